@@ -20,7 +20,7 @@ from typing import Any, cast
 import aiohttp
 from pydantic import SecretBytes
 
-from deploy.sandbox.clouds.ledger import Ledger, Life, Machine
+from deploy.sandbox.clouds.ledger import Ledger, Life, RentedMachine
 from deploy.sandbox.clouds.server import CloudServer, ServerOptions
 from deploy.sandbox.hypervisor import HollowHypervisor
 from meshd.api.node_api import NodeApi
@@ -94,7 +94,7 @@ class Slurmctld(Slurm):
 class Agent:
     """The node agent of one machine."""
 
-    machine: Machine
+    machine: RentedMachine
     source: str
     peer: TailnetPeer
     http: aiohttp.ClientSession
@@ -172,11 +172,11 @@ class FiveClouds:
         """The machines that each cloud really has."""
         return {name: self.server.clouds[name].ledger for name in CLOUDS}
 
-    def machines(self) -> list[Machine]:
+    def machines(self) -> list[RentedMachine]:
         """Every machine that was ever made."""
         return [machine for ledger in self.ledgers.values() for machine in ledger.everything()]
 
-    def alive(self) -> list[Machine]:
+    def alive(self) -> list[RentedMachine]:
         """The machines that cost money."""
         return [machine for machine in self.machines() if machine.life is not Life.ENDED]
 
@@ -231,7 +231,7 @@ class FiveClouds:
                     self.agents[machine.id] = self._agent(machine)
                 yield self.agents[machine.id]
 
-    def _agent(self, machine: Machine) -> Agent:
+    def _agent(self, machine: RentedMachine) -> Agent:
         index = len(self.agents) + 1
         where = f"{index // 250}.{index % 250 + 1}"
         peer = TailnetPeer(f"n{index}", machine.token, f"100.64.{where}", online=True)

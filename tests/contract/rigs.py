@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from deploy.sandbox.clouds.gce_key import private_key, service_account
-from deploy.sandbox.clouds.ledger import Ledger, Life, Machine
+from deploy.sandbox.clouds.ledger import Ledger, Life, RentedMachine
 from deploy.sandbox.clouds.server import CloudServer, ServerOptions
 from deploy.sandbox.hypervisor import HollowHypervisor
 from meshd.contract.faults import FaultKind
@@ -119,7 +119,7 @@ class SandboxRig(Rig):
         self.ledger.release()
 
 
-def _cloud_machine(machine: Machine) -> CloudMachine:
+def _cloud_machine(machine: RentedMachine) -> CloudMachine:
     return CloudMachine(
         token=machine.token,
         alive=machine.life is not Life.ENDED,

@@ -15,7 +15,7 @@ import aiohttp
 
 from deploy.sandbox import proc
 from deploy.sandbox.clouds.host import BootDefaults
-from deploy.sandbox.clouds.ledger import Life, Machine
+from deploy.sandbox.clouds.ledger import Life, RentedMachine
 from deploy.sandbox.cluster import Cluster
 from deploy.sandbox.headmachine import Head
 from deploy.sandbox.vendors import credentials
@@ -246,15 +246,15 @@ class Lab:
 
     # -- the cloud ------------------------------------------------------------------------------------------------
 
-    def ledger(self, cloud: str = "aws") -> list[Machine]:
+    def ledger(self, cloud: str = "aws") -> list[RentedMachine]:
         """All machines that the cloud ever made."""
         return self.cluster.clouds.clouds[cloud].ledger.everything()
 
-    def alive(self, cloud: str = "aws") -> list[Machine]:
+    def alive(self, cloud: str = "aws") -> list[RentedMachine]:
         """The machines that cost money."""
         return [machine for machine in self.ledger(cloud) if machine.life is not Life.ENDED]
 
-    def all_alive(self) -> list[Machine]:
+    def all_alive(self) -> list[RentedMachine]:
         """The machines that cost money, in whichever cloud."""
         return [machine for cloud in self.cluster.clouds.clouds for machine in self.alive(cloud)]
 

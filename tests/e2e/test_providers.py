@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from deploy.sandbox.clouds.ledger import Machine
+from deploy.sandbox.clouds.ledger import RentedMachine
 from deploy.sandbox.demo.report import rungs
 from deploy.sandbox.vendors import VENDORS
 from meshd.contract.faults import CloudFault, FaultKind, When
@@ -55,7 +55,7 @@ def wide(clouds: Lab, lab: Lab) -> Lab:
     return lab
 
 
-def secrets_of(machines: list[Machine]) -> list[str]:
+def secrets_of(machines: list[RentedMachine]) -> list[str]:
     """What stage 1 carries that nobody else may read: the auth key of all, and a token for each."""
     keys = {key for machine in machines for key in re.findall(r"tskey-auth-\w+-\w+", machine.user_data)}
     tokens = [token for machine in machines for token in re.findall(r'"token":"([^"]+)"', machine.user_data)]

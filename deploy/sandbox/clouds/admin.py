@@ -11,7 +11,7 @@ from aiohttp import web
 from deploy.sandbox.clouds.host import Host
 from deploy.sandbox.clouds.lambda_api import LambdaCloud
 from deploy.sandbox.clouds.lambda_types import REGIONS
-from deploy.sandbox.clouds.ledger import Ledger, Life, Machine
+from deploy.sandbox.clouds.ledger import Ledger, Life, RentedMachine
 from meshd.contract.faults import CloudFault, FaultEngine, FaultKind, When
 
 
@@ -132,7 +132,7 @@ class Admin:
         return list(self._clouds.values()) if name == "*" else [self._clouds[name]]
 
 
-def _row(cloud: str, machine: Machine, ledger: Ledger) -> dict[str, Any]:
+def _row(cloud: str, machine: RentedMachine, ledger: Ledger) -> dict[str, Any]:
     return {
         "cloud": cloud,
         "id": machine.id,

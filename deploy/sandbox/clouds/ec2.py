@@ -32,7 +32,7 @@ from deploy.sandbox.clouds.ec2_answers import (
 )
 from deploy.sandbox.clouds.ec2_backend import Backend, Reply
 from deploy.sandbox.clouds.ec2_spot import SpotMarket, is_spot
-from deploy.sandbox.clouds.ledger import Ledger, Life, Machine, NewMachine
+from deploy.sandbox.clouds.ledger import Ledger, Life, NewMachine, RentedMachine
 from meshd.contract.faults import CallFaults, CloudFault, FaultEngine, FaultKind
 from meshd.contract.standin import SMALL_PAGE
 from providers._prices import shipped
@@ -192,7 +192,7 @@ class Ec2Cloud:
     def _on_demand(self, region: str, kind: str) -> float:
         return self._prices.usd(region, kind) or _FALLBACK_USD_PER_HOUR
 
-    def _made(self, form: Form, region: str, kind: str, instance_id: str, call_faults: CallFaults) -> Machine:
+    def _made(self, form: Form, region: str, kind: str, instance_id: str, call_faults: CallFaults) -> RentedMachine:
         tags = instance_tags(form)
         gpus, gpu_name = self._backend.gpus(region, kind)
         zone = self._backend.zone_of(region, instance_id)

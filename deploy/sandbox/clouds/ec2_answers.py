@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 
 from deploy.sandbox.clouds.ec2_backend import Reply
 from deploy.sandbox.clouds.ec2_spot import REFUSALS as SPOT_REFUSALS
-from deploy.sandbox.clouds.ledger import Machine
+from deploy.sandbox.clouds.ledger import RentedMachine
 from meshd.contract.faults import CUT_FAULTS, CloudFault, FaultKind
 from meshd.contract.standin import GATEWAY_PAGE
 
@@ -132,7 +132,7 @@ def is_shown(item: bytes, shown: set[str]) -> bool:
     return found is None or found[1].decode() in shown
 
 
-def without_address(body: bytes, machine: Machine) -> bytes:
+def without_address(body: bytes, machine: RentedMachine) -> bytes:
     """Remove the public address, which RunInstances does not have yet, and set the ledger's time."""
     at = machine.created_at.strftime("%Y-%m-%dT%H:%M:%S.000Z").encode()
     return _LAUNCH_TIME.sub(b"<launchTime>" + at + b"</launchTime>", _ADDRESS.sub(b"", body))

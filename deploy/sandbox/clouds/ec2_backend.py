@@ -19,7 +19,7 @@ from moto.ec2.models.amis import Ami
 from moto.moto_server.werkzeug_app import create_backend_app
 
 from deploy.sandbox.clouds.gpu_names import nvidia_smi_name
-from deploy.sandbox.clouds.ledger import End, Life, Machine, shown_life
+from deploy.sandbox.clouds.ledger import End, Life, RentedMachine, shown_life
 from meshd.contract.faults import FaultKind
 from providers.aws.settings import DLAMI, DLAMI_ARM
 
@@ -157,7 +157,7 @@ class Backend:
         """The zone that moto chose for an instance."""
         return str(self._region(region).get_instance(instance_id).placement.zone)
 
-    def show(self, machine: Machine, content_faults: Collection[FaultKind]) -> None:
+    def show(self, machine: RentedMachine, content_faults: Collection[FaultKind]) -> None:
         """Set a machine in moto to the ledger's state, changed by content faults."""
         life = shown_life(machine, content_faults)
         instance = self._region(machine.region).get_instance(machine.id)

@@ -18,7 +18,7 @@ from deploy.sandbox.clouds.gce_bodies import BASE, instance_body, number
 from deploy.sandbox.clouds.gce_operations import Failure, Operation, Operations
 from deploy.sandbox.clouds.gce_rules import cards_of, checked, metadata_of, no
 from deploy.sandbox.clouds.gce_types import ACCELERATORS, TYPES, ZONES
-from deploy.sandbox.clouds.ledger import Ledger, Life, Machine, NewMachine
+from deploy.sandbox.clouds.ledger import Ledger, Life, NewMachine, RentedMachine
 from meshd.contract.faults import CloudFault, FaultEngine, FaultKind
 from meshd.contract.standin import ErrorResponse, StandIn
 from providers._prices import shipped
@@ -238,7 +238,7 @@ class GceCloud(StandIn):
             scopes[machine.zone].append(self._body(request, machine))
         return self._aggregated(request, "instance", "instances", scopes, following)
 
-    def _page(self, request: web.Request, found: list[Machine]) -> tuple[list[Machine], str]:
+    def _page(self, request: web.Request, found: list[RentedMachine]) -> tuple[list[RentedMachine], str]:
         """One page, and the token of the next; "" at the end."""
         token = request.query.get("pageToken", "")
         limit = self.page_of(min(int(request.query.get("maxResults", _PAGE_MAX)), _PAGE_MAX), token)
@@ -246,11 +246,11 @@ class GceCloud(StandIn):
         page = found[start : start + limit]
         return page, page[-1].id if start + limit < len(found) else ""
 
-    def _alive(self, machine_id: str) -> Machine | None:
+    def _alive(self, machine_id: str) -> RentedMachine | None:
         machine = self.ledger.find(machine_id)
         return None if machine is None or machine.life is Life.ENDED else machine
 
-    def _known(self, request: web.Request) -> Machine:
+    def _known(self, request: web.Request) -> RentedMachine:
         zone, name = request.match_info["zone"], request.match_info["name"]
         machine_id = self._ids.get((zone, name))
         machine = None if machine_id is None else self._alive(machine_id)
@@ -259,7 +259,7 @@ class GceCloud(StandIn):
             raise no(404, "notFound", f"The resource '{path}' was not found")
         return machine
 
-    def _body(self, request: web.Request, machine: Machine) -> dict[str, Any]:
+    def _body(self, request: web.Request, machine: RentedMachine) -> dict[str, Any]:
         return instance_body(request.match_info["project"], machine, self._bodies[machine.id], self.call_faults.content)
 
     async def _skus(self, request: web.Request) -> web.Response:
@@ -319,7 +319,7 @@ class GceCloud(StandIn):
         return self._operations.body(request.match_info["project"], one, fresh=fresh)
 
 
-def _path(request: web.Request, machine: Machine) -> str:
+def _path(request: web.Request, machine: RentedMachine) -> str:
     return f"projects/{request.match_info['project']}/zones/{machine.zone}/instances/{machine.token}"
 
 

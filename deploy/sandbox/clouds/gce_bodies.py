@@ -6,14 +6,14 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from deploy.sandbox.clouds.ledger import Life, Machine, shown_life
+from deploy.sandbox.clouds.ledger import Life, RentedMachine, shown_life
 from meshd.contract.faults import FaultKind
 
 BASE = "https://www.googleapis.com/compute/v1"
 
 
 def instance_body(
-    project: str, machine: Machine, asked: Mapping[str, Any], content_faults: frozenset[FaultKind]
+    project: str, machine: RentedMachine, asked: Mapping[str, Any], content_faults: frozenset[FaultKind]
 ) -> dict[str, Any]:
     """The Instance for a machine; `asked` is the body of its create call."""
     zone_url = f"{BASE}/projects/{project}/zones/{machine.zone}"
@@ -52,7 +52,7 @@ def number(text: str) -> str:
     return str((zlib.crc32(raw) << 31) | zlib.adler32(raw) | 1 << 62)
 
 
-def _status(machine: Machine, life: Life) -> str:
+def _status(machine: RentedMachine, life: Life) -> str:
     if life is Life.ENDING:
         return "STOPPING"
     if machine.powered_off:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from deploy.sandbox.clouds.gce_bodies import BASE, number
-from deploy.sandbox.clouds.ledger import End, Ledger, Life, Machine
+from deploy.sandbox.clouds.ledger import End, Ledger, Life, RentedMachine
 
 #: HTTP status, code and message of a failed operation.
 Failure = tuple[int, str, str]
@@ -113,13 +113,13 @@ class Operations:
         return body
 
 
-def _is_done(one: Operation, machine: Machine | None) -> bool:
+def _is_done(one: Operation, machine: RentedMachine | None) -> bool:
     if one.kind == "insert":
         return machine is None or machine.life is not Life.PENDING
     return machine is None or machine.life is Life.ENDED
 
 
-def _late_failure(one: Operation, machine: Machine | None) -> Failure | None:
+def _late_failure(one: Operation, machine: RentedMachine | None) -> Failure | None:
     if one.kind != "insert" or machine is None or machine.end is not End.BOOT_FAILED:
         return None
     return 503, "INTERNAL_ERROR", machine.tags.get("sandbox-failure", "Internal error.")

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from deploy.sandbox.clouds.lambda_types import REGIONS, TYPES, LambdaType
-from deploy.sandbox.clouds.ledger import Ledger, Life, Machine, NewMachine, shown_life
+from deploy.sandbox.clouds.ledger import Ledger, Life, NewMachine, RentedMachine, shown_life
 from meshd.contract.faults import CloudFault, FaultEngine, FaultKind
 from meshd.contract.standin import ErrorResponse, StandIn, json_object
 
@@ -155,7 +155,7 @@ class LambdaCloud(StandIn):
         machine = self._known(request.match_info["id"])
         return _data(self._body(machine, self.call_faults.content))
 
-    def _known(self, machine_id: str) -> Machine:
+    def _known(self, machine_id: str) -> RentedMachine:
         machine = self.ledger.find(machine_id)
         if machine is None:
             raise _no(404, "global/object-does-not-exist", "Specified instance does not exist.")
@@ -211,7 +211,7 @@ class LambdaCloud(StandIn):
             self.ledger.ask_end(machine.id)
         return _data({"terminated_instances": [self._body(m, frozenset(), "terminating") for m in machines]})
 
-    def _body(self, machine: Machine, content_faults: frozenset[FaultKind], status: str = "") -> dict[str, Any]:
+    def _body(self, machine: RentedMachine, content_faults: frozenset[FaultKind], status: str = "") -> dict[str, Any]:
         life = shown_life(machine, content_faults)
         status = status or _STATUS[life]
         if life is Life.RUNNING and machine.powered_off:

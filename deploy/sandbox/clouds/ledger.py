@@ -47,7 +47,7 @@ class LifecycleFaults:
 
 
 @dataclass(slots=True)
-class Machine:
+class RentedMachine:
     """One machine. `name` is the hypervisor's, unique among running machines; `token` is the owner's."""
 
     id: str
@@ -126,7 +126,7 @@ class Ledger:
         self.rules = rules
         self.now = now
         self._host = host
-        self._machines: dict[str, Machine] = {}
+        self._machines: dict[str, RentedMachine] = {}
         self._capacity: dict[tuple[str, str], int] = {}
         self._lock = threading.RLock()
 
@@ -155,11 +155,11 @@ class Ledger:
             for machine in self._machines.values()
         )
 
-    def add(self, new: NewMachine, call_faults: CallFaults) -> Machine:
+    def add(self, new: NewMachine, call_faults: CallFaults) -> RentedMachine:
         """Record a new machine and start to boot it."""
         with self._lock:
             now = self.now()
-            machine = Machine(
+            machine = RentedMachine(
                 id=new.id,
                 name=self._free_name(new),
                 token=new.token,
@@ -181,7 +181,7 @@ class Ledger:
                 self._boot(machine)
             return machine
 
-    def _boot(self, machine: Machine) -> None:
+    def _boot(self, machine: RentedMachine) -> None:
         defaults = self._host.boot_defaults
         spec = MachineSpec(
             name=machine.name,
@@ -210,7 +210,7 @@ class Ledger:
         taken = {m.name for m in self._machines.values() if m.life is not Life.ENDED}
         return base[:NAME_MAX] if base not in taken else f"{base[: NAME_MAX - 9]}-{new.id[-8:]}"
 
-    def find(self, machine_id: str) -> Machine | None:
+    def find(self, machine_id: str) -> RentedMachine | None:
         """The machine's current state; None when the id is unknown, not known yet, or not shown any more."""
         with self._lock:
             machine = self._machines.get(machine_id)
@@ -220,14 +220,14 @@ class Ledger:
             now = self.now()
             return machine if now >= machine.faults.known_at and not self._forgotten(machine, now) else None
 
-    def listed(self) -> list[Machine]:
+    def listed(self) -> list[RentedMachine]:
         """All machines that a list call shows now."""
         with self._lock:
             self.observe()
             now = self.now()
             return [m for m in self._machines.values() if now >= m.faults.listed_at and not self._forgotten(m, now)]
 
-    def everything(self) -> list[Machine]:
+    def everything(self) -> list[RentedMachine]:
         """All machines that were ever made."""
         with self._lock:
             self.observe()
@@ -282,7 +282,7 @@ class Ledger:
             for machine in self._machines.values():
                 self._update(machine)
 
-    def _update(self, machine: Machine) -> None:
+    def _update(self, machine: RentedMachine) -> None:
         if machine.life is Life.ENDED:
             return
         now = self.now()
@@ -302,7 +302,7 @@ class Ledger:
     def _due(self, since: datetime | None, after_s: float) -> bool:
         return since is not None and self.now() >= since + timedelta(seconds=after_s)
 
-    def _end(self, machine: Machine, end: End, asked_at: datetime | None = None) -> None:
+    def _end(self, machine: RentedMachine, end: End, asked_at: datetime | None = None) -> None:
         """End a machine: now, or `end_s` after `asked_at` when that is given."""
         if machine.life is not Life.ENDED:
             machine.life = Life.ENDED
@@ -310,11 +310,11 @@ class Ledger:
             machine.ended_at = asked_at + timedelta(seconds=self.rules.end_s) if asked_at else self.now()
             self._host.destroy(machine.name)
 
-    def _forgotten(self, machine: Machine, now: datetime) -> bool:
+    def _forgotten(self, machine: RentedMachine, now: datetime) -> bool:
         return machine.ended_at is not None and now > machine.ended_at + timedelta(seconds=self.rules.keep_s)
 
 
-def shown_life(machine: Machine, content_faults: Collection[FaultKind]) -> Life:
+def shown_life(machine: RentedMachine, content_faults: Collection[FaultKind]) -> Life:
     """A machine's state as an answer shows it; a fault may make it outdated."""
     behind = FaultKind.REGRESSED in content_faults and machine.life is Life.RUNNING
     return Life.PENDING if behind else machine.life

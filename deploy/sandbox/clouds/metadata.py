@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from deploy.sandbox.clouds.ledger import Ledger, Life, Machine
+from deploy.sandbox.clouds.ledger import Ledger, Life, RentedMachine
 
 PORT = 80
 TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"
@@ -77,7 +77,7 @@ class MetadataService:
             return web.json_response(dict(machine.metadata), headers=headers)
         return web.Response(text="".join(f"{key}\n" for key in machine.metadata), headers=headers)
 
-    def _allowed(self, request: web.Request) -> Machine:
+    def _allowed(self, request: web.Request) -> RentedMachine:
         machine = self._machine("aws", request)
         token = request.headers.get(TOKEN_HEADER)
         if token is None and machine.metadata.get("http_tokens") == "required":
@@ -86,13 +86,13 @@ class MetadataService:
             raise web.HTTPUnauthorized(text="Unauthorized")
         return machine
 
-    def _flavored(self, request: web.Request) -> Machine:
+    def _flavored(self, request: web.Request) -> RentedMachine:
         machine = self._machine("gce", request)
         if request.headers.get(FLAVOR_HEADER) != "Google":
             raise web.HTTPForbidden(text="Missing Metadata-Flavor:Google header.")
         return machine
 
-    def _machine(self, cloud: str, request: web.Request) -> Machine:
+    def _machine(self, cloud: str, request: web.Request) -> RentedMachine:
         for machine in self._ledgers[cloud].everything():
             if machine.address and machine.address == request.remote and machine.life is not Life.ENDED:
                 return machine

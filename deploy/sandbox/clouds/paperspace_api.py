@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from deploy.sandbox.clouds.host import Host
-from deploy.sandbox.clouds.ledger import Ledger, Life, Machine, NewMachine
+from deploy.sandbox.clouds.ledger import Ledger, Life, NewMachine, RentedMachine
 from deploy.sandbox.clouds.paperspace_bodies import Script, event_body, events_of, machine_body, time_text
 from deploy.sandbox.clouds.paperspace_types import DISKS_GB, REGIONS, TEMPLATES, TYPES, PaperspaceType
 from meshd.contract.faults import CallFaults, CloudFault, FaultEngine, FaultKind
@@ -50,7 +50,7 @@ def _no(status: int, code: str, message: str) -> ErrorResponse:
 class FailedMachine:
     """A machine that could not be made after the create call was accepted."""
 
-    machine: Machine
+    machine: RentedMachine
     error: str
 
 
@@ -177,7 +177,7 @@ class PaperspaceCloud(StandIn):
     async def _get(self, request: web.Request) -> web.Response:
         return web.json_response(self._body(self._known(request.match_info["id"])))
 
-    def _known(self, machine_id: str) -> Machine:
+    def _known(self, machine_id: str) -> RentedMachine:
         failed = self._failed.get(machine_id)
         if failed is not None and self.options.shows_failed:
             return failed.machine
@@ -194,7 +194,7 @@ class PaperspaceCloud(StandIn):
         free = region in kind.regions and self.ledger.has_capacity(kind.label, region)
         if not free and not self.options.refuses_late:
             raise _no(*_FULL)
-        made: list[Machine] = []
+        made: list[RentedMachine] = []
         for _ in range(2 if call_faults.has(FaultKind.DUPLICATE) else 1):
             new = NewMachine(
                 id=f"ps{uuid.uuid4().hex[:10]}",
@@ -214,7 +214,7 @@ class PaperspaceCloud(StandIn):
         event = event_body(first, "create", "new", first.created_at)
         return web.json_response({"data": self._body(first), "event": event})
 
-    def _add_dead(self, new: NewMachine) -> Machine:
+    def _add_dead(self, new: NewMachine) -> RentedMachine:
         """A machine that exists only in the vendor's records: it never boots and costs nothing."""
         books = Ledger(self.ledger.cloud, self._host, self.ledger.now, self.ledger.rules)
         fault = CloudFault(FaultKind.NEVER_BOOTS)
@@ -301,5 +301,5 @@ class PaperspaceCloud(StandIn):
             body["nextPage"] = f"after:{page[-1]['id']}"
         return web.json_response(body)
 
-    def _body(self, machine: Machine) -> dict[str, Any]:
+    def _body(self, machine: RentedMachine) -> dict[str, Any]:
         return machine_body(machine, self.types[machine.instance_type], self.call_faults.content)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from deploy.sandbox.clouds.ledger import End, Life, Machine, shown_life
+from deploy.sandbox.clouds.ledger import End, Life, RentedMachine, shown_life
 from deploy.sandbox.clouds.paperspace_types import PaperspaceType
 from meshd.contract.faults import FaultKind
 
@@ -40,7 +40,7 @@ class Script:
         }
 
 
-def machine_body(machine: Machine, kind: PaperspaceType, content_faults: frozenset[FaultKind]) -> dict[str, Any]:
+def machine_body(machine: RentedMachine, kind: PaperspaceType, content_faults: frozenset[FaultKind]) -> dict[str, Any]:
     """The vendor's Machine."""
     life = shown_life(machine, content_faults)
     state = "off" if life is Life.RUNNING and machine.powered_off else _STATE[life]
@@ -86,7 +86,7 @@ def machine_body(machine: Machine, kind: PaperspaceType, content_faults: frozens
     return body
 
 
-def events_of(machine: Machine) -> list[dict[str, Any]]:
+def events_of(machine: RentedMachine) -> list[dict[str, Any]]:
     """A machine's events, newest first."""
     failed = machine.end is End.BOOT_FAILED
     state = "in progress" if machine.life is Life.PENDING else "error" if failed else "done"
@@ -99,7 +99,7 @@ def events_of(machine: Machine) -> list[dict[str, Any]]:
     return events
 
 
-def event_body(machine: Machine, name: str, state: str, at: datetime, error: str | None = None) -> dict[str, Any]:
+def event_body(machine: RentedMachine, name: str, state: str, at: datetime, error: str | None = None) -> dict[str, Any]:
     """The vendor's Event."""
     over = state in ("done", "error", "cancelled")
     return {

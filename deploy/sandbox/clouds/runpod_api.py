@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from deploy.sandbox.clouds.ledger import End, Ledger, Life, Machine, NewMachine
+from deploy.sandbox.clouds.ledger import End, Ledger, Life, NewMachine, RentedMachine
 from deploy.sandbox.clouds.runpod_bodies import pod_body, problems_of, script_of, tags_of, type_name
 from deploy.sandbox.clouds.runpod_graphql import (
     PATH,
@@ -242,7 +242,7 @@ class RunpodCloud(StandIn):
     async def _get(self, request: web.Request) -> web.Response:
         return web.json_response(self._body(self._known(request.match_info["id"]), self.call_faults.content))
 
-    def _known(self, pod_id: str) -> Machine:
+    def _known(self, pod_id: str) -> RentedMachine:
         machine = self.ledger.find(pod_id)
         if machine is None or machine.end is End.ASKED:
             raise _no(404, "pod not found")
@@ -252,7 +252,7 @@ class RunpodCloud(StandIn):
         body = await json_object(request, _no(400, "request could not be processed"))
         return web.json_response(self._body(self._add(body), self.call_faults.content), status=201)
 
-    def _add(self, body: dict[str, Any], bid_per_gpu: float | None = None) -> Machine:
+    def _add(self, body: dict[str, Any], bid_per_gpu: float | None = None) -> RentedMachine:
         copies = 2 if self.call_faults.has(FaultKind.DUPLICATE) else 1
         machines = []
         for new in [self._new_machine(body) for _ in range(copies)]:
@@ -267,7 +267,7 @@ class RunpodCloud(StandIn):
         answer = run(str(body.get("query", "")), Root(self))
         return web.json_response(answer, status=200 if "data" in answer else 400)
 
-    def rent_spot(self, asked: Mapping[str, Any]) -> Machine:
+    def rent_spot(self, asked: Mapping[str, Any]) -> RentedMachine:
         """Create the pod of a GraphQL mutation.
 
         Raises:
@@ -344,7 +344,7 @@ class RunpodCloud(StandIn):
             self.ledger.ask_end(machine.id)
         return web.Response(status=204)
 
-    def _body(self, machine: Machine, content_faults: frozenset[FaultKind]) -> dict[str, Any]:
+    def _body(self, machine: RentedMachine, content_faults: frozenset[FaultKind]) -> dict[str, Any]:
         return pod_body(machine, self._asked[machine.id], content_faults, self.ledger.now())
 
 

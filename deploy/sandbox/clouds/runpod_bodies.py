@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from deploy.sandbox.clouds.ledger import Life, Machine, shown_life
+from deploy.sandbox.clouds.ledger import Life, RentedMachine, shown_life
 from meshd.contract.faults import FaultKind
 
 TAG_PREFIX = "MESHD_TAG_"
@@ -73,7 +73,7 @@ def tags_of(env: Mapping[str, str]) -> dict[str, str]:
     return {f"meshd-{key.removeprefix(TAG_PREFIX).lower().replace('_', '-')}": value for key, value in marks.items()}
 
 
-def status_of(machine: Machine, content_faults: frozenset[FaultKind]) -> str:
+def status_of(machine: RentedMachine, content_faults: frozenset[FaultKind]) -> str:
     """The vendor's status. A pod is RUNNING as soon as it has a host, long before its container runs."""
     if FaultKind.UNKNOWN_STATE in content_faults:
         return "MIGRATING"
@@ -85,7 +85,7 @@ def status_of(machine: Machine, content_faults: frozenset[FaultKind]) -> str:
 
 
 def pod_body(
-    machine: Machine, asked: Mapping[str, Any], content_faults: frozenset[FaultKind], now: datetime
+    machine: RentedMachine, asked: Mapping[str, Any], content_faults: frozenset[FaultKind], now: datetime
 ) -> dict[str, Any]:
     """The vendor's Pod.
 
@@ -137,7 +137,7 @@ def pod_body(
     return body
 
 
-def _port(port: str, machine: Machine) -> dict[str, Any]:
+def _port(port: str, machine: RentedMachine) -> dict[str, Any]:
     number, _, kind = port.partition("/")
     if kind == "http":
         return {"private": int(number), "public": 60000 + int(number) % 1000, "type": "http", "ip": "100.65.0.9"}

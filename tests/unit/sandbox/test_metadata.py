@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from deploy.sandbox.clouds.host import Host
-from deploy.sandbox.clouds.ledger import Ledger, Machine, NewMachine, Rules
+from deploy.sandbox.clouds.ledger import Ledger, NewMachine, RentedMachine, Rules
 from deploy.sandbox.clouds.metadata import ATTRIBUTES, FLAVOR_HEADER, TOKEN_HEADER, TTL_HEADER, MetadataService
 from deploy.sandbox.hypervisor import HollowHypervisor, MachineSpec
 from meshd.contract.faults import CallFaults
@@ -34,7 +34,7 @@ class Clouds:
     ledgers: dict[str, Ledger]
     host: Host
 
-    async def machine(self, cloud: str, index: int, metadata: dict[str, str]) -> Machine:
+    async def machine(self, cloud: str, index: int, metadata: dict[str, str]) -> RentedMachine:
         one = self.ledgers[cloud].add(
             NewMachine(f"i-{index}", f"lab-{index}", "r", "ra", "t", 1, "H100", 1.0, SCRIPT, metadata=metadata),
             CallFaults(),
