@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import grp
 import os
 import pwd
@@ -95,6 +96,12 @@ def peer_of(sock: HasSockopt | None) -> Peer | None:
     # A uid of another user namespace arrives as the overflow uid, nobody, which may only read.
     # The pid is 0 for a process of another pid namespace.
     return None if uid == _NO_UID else Peer(pid=pid, uid=uid, gid=gid)
+
+
+def uid_of(transport: asyncio.BaseTransport) -> int:
+    """The user at the other end; -1 when the kernel does not say."""
+    peer = peer_of(transport.get_extra_info("socket"))
+    return peer.uid if peer else -1
 
 
 class Authorizer:

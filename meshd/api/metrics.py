@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.aiohttp import make_aiohttp_handler
 
 from meshd.api.connections import ConnectionLimiter, ConnectionLimits, address_of, share
-from meshd.api.faults import error_documents
 from meshd.api.listen import SocketError
+from meshd.api.middleware import error_documents
 
 PAGE = "/metrics"
 log = structlog.get_logger(__name__)

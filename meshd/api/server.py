@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from meshd.api.auth import Authorizer, peer_of
+from meshd.api.auth import Authorizer, uid_of
 from meshd.api.connections import ConnectionLimiter, ConnectionLimits, share
-from meshd.api.faults import TooMany, error_documents
 from meshd.api.handlers import Handlers
 from meshd.api.listen import SocketError, clear_stale, identity
+from meshd.api.middleware import error_documents, throttled
 from meshd.api.routes import Routes
-from meshd.runtime.tokenbucket import TokenBuckets
 
 log = structlog.get_logger(__name__)
 
@@ -27,11 +22,6 @@ BODY_MAX_B = 64 * 1024
 SOCKET_MODE = 0o666
 EACH_USER = 64
 """Connections of one user; half of them may wait for events."""
-BURST = 100
-"""How many requests of one user are served at once."""
-EVERY_S = 0.1
-"""Seconds between further requests."""
-WAIT_MAX_S = 5.0
 _SHUTDOWN_TIMEOUT_S = 5.0
 
 
@@ -84,26 +74,3 @@ class HeadApiServer:
         self._runner = None
         if self._ours is not None and identity(self._path) == self._ours:
             self._path.unlink(missing_ok=True)
-
-
-def throttled(own_uid: int) -> Any:
-    """A middleware: who asks without a pause waits, so that others are served. Not for root and meshd's own user."""
-    buckets = TokenBuckets(BURST, EVERY_S)
-
-    @web.middleware
-    async def throttle(request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
-        uid = uid_of(request.transport) if request.transport is not None else -1
-        if uid not in {0, own_uid}:
-            if buckets.wait_s(uid, time.monotonic()) > WAIT_MAX_S:
-                raise TooMany("this user asks too often", f"wait {WAIT_MAX_S:g} s")
-            if wait_s := buckets.take(uid, time.monotonic()):
-                await asyncio.sleep(wait_s)
-        return cast("web.StreamResponse", await handler(request))
-
-    return throttle
-
-
-def uid_of(transport: asyncio.BaseTransport) -> int:
-    """The user at the other end; -1 when the kernel does not say."""
-    peer = peer_of(transport.get_extra_info("socket"))
-    return peer.uid if peer else -1

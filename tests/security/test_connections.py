@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from meshd.api.auth import uid_of
 from meshd.api.connections import ConnectionLimiter, ConnectionLimits
-from meshd.api.server import uid_of
 from tests.security.attacker import Head, address_of, head_at
 from tests.waiting import until as seen
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,11 @@ def test_docstrings_name_fields_that_are_there(model: type[BaseModel]) -> None:
     section = (model.__doc__ or "").partition("Attributes:\n")[2]
     named = {name for names in re.findall(r"^ {8}(\w[\w, ]*): ", section, re.M) for name in names.split(", ")}
     assert named <= set(model.model_fields)
+
+
+def test_meshctl_reads_the_table_without_loading_a_server() -> None:
+    code = "import sys, meshd.api.endpoints; sys.exit(bool({'aiohttp', 'structlog'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_an_endpoint_without_a_handler_is_a_fault() -> None:
