@@ -1,4 +1,4 @@
-"""PURE: text that others wrote (nodes, clouds, the tailnet), fit for a terminal, a log line and the journal."""
+"""PURE: text for people: what others wrote, fit for a terminal, a log line and the journal; counts and times."""
 
 from __future__ import annotations
 
