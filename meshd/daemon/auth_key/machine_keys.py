@@ -34,7 +34,7 @@ from meshd.tailnet.keystore import KeptKey
 from meshd.tailnet.rotation import logs_in
 
 LOOK_S: Final = 2.0
-TOLD_AFTER: Final = 3
+PROBLEM_AFTER: Final = 3
 """A key that could not be revoked after this many tries is a problem."""
 
 log = structlog.get_logger(__name__)
@@ -249,7 +249,7 @@ class MachineKeys(Controller):
             text = f"keys of machines are not looked after: {self.problem}"
             yield problem(ProblemCode.MACHINE_KEYS_STUCK, "error", text, "check the disk")
         for key in self._open.all():
-            if key.attempts >= TOLD_AFTER:
+            if key.attempts >= PROBLEM_AFTER:
                 name = f"the auth key {key.id}" if key.id else f"a key that may have been minted for {key.machine}"
                 yield problem(
                     ProblemCode.MACHINE_KEY_NOT_REVOKED,

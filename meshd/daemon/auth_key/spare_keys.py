@@ -37,7 +37,7 @@ LOOK_S: Final = 2.0
 GIVE_TIMEOUT_S: Final = 30.0
 RETRY_FIRST_S: Final = 5.0
 RETRY_MAX_S: Final = 600.0
-TOLD_AFTER: Final = 3
+PROBLEM_AFTER: Final = 3
 """After this many failed tries it is a problem."""
 
 log = structlog.get_logger(__name__)
@@ -60,7 +60,7 @@ class SpareKeys(Controller):
     """See the module.
 
     Args:
-        keys: mints and ends them.
+        keys: mints and revokes them.
         agents: asks nodes.
         machine_store: the machines.
         open_keys: the journal's records of the spares.
@@ -98,10 +98,6 @@ class SpareKeys(Controller):
         """How many machines hold a spare, of how many that may."""
         may = [machine for machine in self._machine_store.journal.machines() if s.may_hold(machine)]
         return sum(bool(machine.spare_key) for machine in may), len(may)
-
-    async def revoke(self, before: datetime) -> datetime | None:
-        """See `MachineKeys.revoke_spares`."""
-        return await self._keys.revoke_spares(before)
 
     async def provide(self, name: str, since: datetime | None) -> str:
         """Give a machine the spare that it needs. Returns why that failed, for people; "" when it holds the right one.
@@ -205,7 +201,7 @@ class SpareKeys(Controller):
     def problems(self) -> Iterable[ProblemView]:
         """Machines that are without a good spare for some time. The machines themselves work."""
         cure = "meshd tries again; until then a machine cannot come back by itself when its device is deleted by hand"
-        if self._api is not None and self._api.tries >= TOLD_AFTER:
+        if self._api is not None and self._api.tries >= PROBLEM_AFTER:
             text = f"machines are given no spare auth keys: {self._api.why}"
             yield problem(ProblemCode.SPARE_KEYS_NOT_MINTED, "info", text, cure)
         for machine in self._machine_store.journal.machines():
@@ -219,6 +215,6 @@ class SpareKeys(Controller):
                 )  # fmt: skip
         stopped = {machine.name for machine in self._machine_store.journal.machines() if self._stopped(machine, None)}
         for name, pause in self._nodes.items():
-            if pause.tries >= TOLD_AFTER and name not in stopped:
+            if pause.tries >= PROBLEM_AFTER and name not in stopped:
                 text = f"{name} takes no spare auth key: {pause.why}"
                 yield problem(ProblemCode.SPARE_KEY_NOT_TAKEN, "info", text, cure, machine=name)

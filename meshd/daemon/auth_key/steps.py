@@ -230,7 +230,7 @@ async def _reauth(context: StepContext, rotation: AuthKeyRotation, machine: str)
 async def _revoke_old(context: StepContext, rotation: AuthKeyRotation) -> StepOutcome:
     old = rotation.old
     first = rotation.stage is AuthKeyStage.REVOKE_FIRST
-    spares_since = await context.spares.revoke(rotation.started_at) if first else None
+    spares_since = await context.machine_keys.revoke_spares(rotation.started_at) if first else None
     if old is None and first and context.ports.api is None:
         return StepOutcome(
             StepVerdict.REFUSED, "there is no credential for the tailnet's API any more: nothing can be revoked"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from meshd.codes import ProblemCode
-from meshd.daemon.auth_key.spare_keys import RETRY_MAX_S, TOLD_AFTER
+from meshd.daemon.auth_key.spare_keys import PROBLEM_AFTER, RETRY_MAX_S
 from meshd.daemon.nodes.service import NodeService
 from meshd.model.machine import Machine, Phase
 from meshd.store.machine_keys import OpenKeys
@@ -205,7 +205,7 @@ async def test_an_api_that_is_away_is_asked_ever_more_seldom_and_told_without_al
 
     house.net._ask = counted  # type: ignore[method-assign]
     house.net.control_down = True
-    while asked < TOLD_AFTER:
+    while asked < PROBLEM_AFTER:
         await house.ticks()
     (told,) = house.spares.problems()
     assert (told.code, told.severity) == (ProblemCode.SPARE_KEYS_NOT_MINTED, "info")
