@@ -303,5 +303,5 @@ def test_names_that_are_all_taken_are_refused(taken: tuple[str, ...], code: Refu
 
 
 def test_every_code_is_described() -> None:
-    page = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/operations.md").read_text()
     assert [code for code in (*Warn, *Refusal) if f"`{code}`" not in page] == []

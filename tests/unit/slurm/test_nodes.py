@@ -8,7 +8,7 @@ from meshd.errors import SlurmError
 from meshd.model.hardware import NodeShape
 from meshd.plan.limits import cpus_of, shape_fault
 from meshd.slurm.nodes import HEADER, holding, read_joined, read_lines, read_slots, render
-from tests.unit.slurm_nodes import CPU, GOLDEN, GPUS, H100, NODE
+from tests.unit.slurm.slurm_nodes import CPU, GOLDEN, GPUS, H100, NODE
 
 
 def test_the_files_as_a_whole():

@@ -6,7 +6,7 @@ import pytest
 
 from meshd.plan.slurm_lines import Allowed, LineRefused, allowed_by, check
 from meshd.slurm.nodes import HEADER, PoolLine, render
-from tests.unit.slurm_nodes import GOLDEN, H100, NODE
+from tests.unit.slurm.slurm_nodes import GOLDEN, H100, NODE
 
 ALLOWED = Allowed({"h100": 6, "cpu": 1}, frozenset({"h100", "misc"}))
 FREE = "NodeName=h100-1 NodeAddr=239.192.0.1 CPUs=32 RealMemory=200000 State=DOWN"

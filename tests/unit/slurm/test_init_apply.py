@@ -18,7 +18,7 @@ from meshd.cli import init_input
 from meshd.runtime.rootfs import Kind, RootFs
 from meshd.slurm.init_apply import apply_init, check_init
 from meshd.slurm.initcodes import InitRefused, Refusal
-from tests.unit.init_of_root import ADDRESS, NOW, init, plan_of, settings
+from tests.unit.slurm.init_of_root import ADDRESS, NOW, init, plan_of, settings
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="init runs as root")
 
@@ -226,7 +226,7 @@ def test_an_immutable_file_is_refused_before_anything_is_written(root: Path) -> 
 RUN = """
 import sys
 from pathlib import Path
-from tests.unit.init_of_root import init
+from tests.unit.slurm.init_of_root import init
 init(Path(sys.argv[1]))
 """
 
@@ -239,7 +239,7 @@ def names(root: Path) -> set[str]:
 KILLED = """
 import os, shutil, sys
 from pathlib import Path
-from tests.unit.init_of_root import init
+from tests.unit.slurm.init_of_root import init
 
 def hook(event, args):
     global left
@@ -271,7 +271,7 @@ def test_a_run_that_is_killed_anywhere_leaves_old_or_new_and_the_next_one_ends_i
     new = (whole / "etc/slurm/slurm.conf").read_text()
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(root), str(tmp_path / "step")],
-        check=True, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True,
+        check=True, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     codes = [int(word) for word in done.stdout.split()]
     assert len(codes) > 6
@@ -311,7 +311,7 @@ def test_a_file_system_that_takes_nothing(root: Path, mounts: str, code: str) ->
         f'{mounts}; "$2" -c "$3" "$1"; echo $? >&2; cat $1/etc/slurm/slurm.conf $1/d/slurm.conf; ls -A $1/d',
     ]
     argv += ["sh", str(root), sys.executable, RUN]
-    done = subprocess.run(argv, check=False, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    done = subprocess.run(argv, check=False, cwd=Path(__file__).parents[3], capture_output=True, text=True)
     assert "Include nodes.conf" not in done.stdout
     assert CONF in done.stdout
     if code == "read_only":

@@ -20,7 +20,7 @@ from meshd.store.journal import Journal
 from meshd.store.munge_rotations import MungeRotations
 from tests.live import live_settings
 from tests.unit.daemon.small import Small
-from tests.unit.slurm_publisher import JumpingClock, PublisherLab, wanted
+from tests.unit.slurm.slurm_publisher import JumpingClock, PublisherLab, wanted
 from tests.unit.worlds import NOW, machine, node
 
 

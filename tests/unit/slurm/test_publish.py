@@ -19,7 +19,7 @@ from meshd.slurm import files as files_module
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, read_joined, read_slots, render
 from meshd.slurm.publish import Publisher
-from tests.unit.slurm_publisher import PublisherLab, wanted
+from tests.unit.slurm.slurm_publisher import PublisherLab, wanted
 
 
 @pytest.fixture
