@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deploy.sandbox.clouds.ec2_backend import Reply
+from deploy.sandbox.clouds.aws_moto import Reply
 from meshd.contract.faults import CUT_FAULTS, CallFaults, CloudFault, FaultKind
 from meshd.contract.standin import GATEWAY_PAGE
 from meshd.price_list import PriceList

@@ -25,7 +25,7 @@ from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import make_server
 
 from deploy.sandbox.clouds.admin import Admin, Cloud
-from deploy.sandbox.clouds.ec2 import Ec2Cloud
+from deploy.sandbox.clouds.aws_api import Ec2Cloud
 from deploy.sandbox.clouds.gce_api import GceCloud
 from deploy.sandbox.clouds.host import Host
 from deploy.sandbox.clouds.lambda_api import LambdaCloud, RateLimits

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
-from deploy.sandbox.clouds.aws_pricing import TARGET, PriceListApi
-from deploy.sandbox.clouds.ec2_answers import (
+from deploy.sandbox.clouds.aws_answers import (
     INSTANCE_ID,
     decoded_message,
     denial,
@@ -30,8 +29,9 @@ from deploy.sandbox.clouds.ec2_answers import (
     scope_of,
     without_address,
 )
-from deploy.sandbox.clouds.ec2_backend import Backend, Reply
-from deploy.sandbox.clouds.ec2_spot import SpotMarket, is_spot
+from deploy.sandbox.clouds.aws_moto import Backend, Reply
+from deploy.sandbox.clouds.aws_pricing import TARGET, PriceListApi
+from deploy.sandbox.clouds.aws_spot import SpotMarket, is_spot
 from deploy.sandbox.clouds.ledger import Ledger, Life, NewMachine, RentedMachine
 from meshd.contract.faults import CallFaults, CloudFault, FaultEngine, FaultKind
 from meshd.contract.standin import SMALL_PAGE

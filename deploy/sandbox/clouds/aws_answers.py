@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from xml.sax.saxutils import escape
 
-from deploy.sandbox.clouds.ec2_backend import Reply
-from deploy.sandbox.clouds.ec2_spot import REFUSALS as SPOT_REFUSALS
+from deploy.sandbox.clouds.aws_moto import Reply
+from deploy.sandbox.clouds.aws_spot import REFUSALS as SPOT_REFUSALS
 from deploy.sandbox.clouds.ledger import RentedMachine
 from meshd.contract.faults import CUT_FAULTS, CloudFault, FaultKind
 from meshd.contract.standin import GATEWAY_PAGE
