@@ -29,7 +29,7 @@ from deploy.sandbox.clouds.aws_answers import (
     scope_of,
     without_address,
 )
-from deploy.sandbox.clouds.aws_moto import Backend, Reply
+from deploy.sandbox.clouds.aws_moto import MotoEc2, Reply
 from deploy.sandbox.clouds.aws_pricing import TARGET, PriceListApi
 from deploy.sandbox.clouds.aws_spot import SpotMarket, is_spot
 from deploy.sandbox.clouds.ledger import Ledger, Life, NewMachine, RentedMachine
@@ -64,7 +64,7 @@ class Ec2Cloud:
     def __init__(self, ledger: Ledger, faults: FaultEngine) -> None:
         self.ledger = ledger
         self.faults = faults
-        self._backend = Backend()
+        self._backend = MotoEc2()
         self._prices = shipped("providers.aws")
         self.pricing = PriceListApi(self._prices)
         self._spot = SpotMarket(self._on_demand, self._backend.zones_of, ledger.now)

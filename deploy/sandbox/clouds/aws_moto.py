@@ -79,7 +79,7 @@ def _zones(region: str) -> Mapping[str, list[str]]:
     return {name: sorted(zones) for name, zones in found.items()}
 
 
-class Backend:
+class MotoEc2:
     """moto's EC2, in a separate account, so that several in one process do not share instances."""
 
     def __init__(self) -> None:
