@@ -67,7 +67,7 @@ class _Orphan:
     off: bool
 
     @property
-    def in_force(self) -> bool:
+    def is_node_of_slot(self) -> bool:
         """Whether it is the node of its slot."""
         return bool(self.node_addr) and self.tailnet_ip == self.node_addr and not self.off
 
@@ -102,7 +102,7 @@ def orphan_steps(
     unknown = _unknown(desired, snapshot, known, first_seen, given)
     orphans = [_orphan(desired, instance, known, given) for instance in unknown]
     # Of two machines that were made for one slot, the slot's node comes first.
-    for orphan in sorted(orphans, key=lambda orphan: not orphan.in_force):
+    for orphan in sorted(orphans, key=lambda orphan: not orphan.is_node_of_slot):
         ended = (orphan.instance.provider, orphan.instance.id) in known.ended_ids or orphan.off
         doubled = orphan.instance.token in known.names
         step = _end(orphan, given) if ended or doubled else _step(desired, snapshot, orphan, taken, given)
@@ -146,7 +146,7 @@ def _orphan(desired: Desired, instance: Instance, known: Known, given: PlanInput
 
 def _end(orphan: _Orphan, given: PlanInput) -> TerminateOrphan | None:
     """End it, unless it may be the node of a slot with jobs."""
-    behind = orphan.in_force or (orphan.tailnet_ip is None and not orphan.off)
+    behind = orphan.is_node_of_slot or (orphan.tailnet_ip is None and not orphan.off)
     if orphan.slot is not None and behind and _may_be_busy(orphan.slot, given):
         return None
     why = orphan.why if orphan.late else "it bears our tag"
@@ -161,7 +161,7 @@ def _step(
     if slot is None or slot in taken:
         return _end(orphan, given)
     offer = _offer_of(snapshot, instance, desired.pools[pool])
-    if orphan.in_force:
+    if orphan.is_node_of_slot:
         reason = f"it bears our name, {orphan.why}, and Slurm has it as its slot"
         return AdoptOrphan(name, reason, instance, offer, pool, slot, orphan.node_addr)
     if orphan.node_addr:

@@ -1,1 +1,1 @@
-"""The journal: what meshd knows and means to do, in SQLite, written before it is done."""
+"""The journal in SQLite: what meshd knows, and each step before it is carried out."""

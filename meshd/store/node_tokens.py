@@ -24,7 +24,7 @@ class TokenGeneration:
 
     Attributes:
         generation: of the token that opens something. The next one does too: only the machine can have it.
-        wanted: the generation that it shall have; larger than `generation` while a renewal is under way.
+        wanted: the generation that it is to have; larger than `generation` during a renewal.
         renewed_at: when the machine used its present token for the first time.
         locked_out: the token was stopped at once, and the machine cannot speak to the head any more.
     """

@@ -55,9 +55,9 @@ SMALL = Pool("h100", "h100", 1, 6, ("cloud",))
 LAG_MAX_S = 50.0
 """A listing may be so old."""
 LAUNCH_TIMEOUT_S = 30.0
-"""meshd waits so long for the answer to a create call."""
+"""How long meshd waits for the answer to a create call."""
 EFFECT_MAX_S = 25.0
-"""A create call may have its effect so long after meshd has given it up."""
+"""How long after meshd gave up a create call it may still take effect."""
 
 
 class Crash(BaseException):
@@ -91,7 +91,7 @@ class Called:
     Attributes:
         answered_after_s: then the answer comes; from LAUNCH_TIMEOUT_S on meshd has given up by then.
         made_after_s: then there is a machine; None for never.
-        lag_s: and so long after that it is listed.
+        lag_s: how long after that it is listed.
     """
 
     answer: Answer
@@ -150,8 +150,8 @@ class World:
     capabilities: ProviderCapabilities = field(default_factory=ProviderCapabilities)
     keeps_its_word: bool = True  # else two machines of one name are its own fault
     faults: bool = True
-    fails: float = 0.1  # so many machines never boot
-    sickens: float = 0.0  # so often Slurm finds fault with a node
+    fails: float = 0.1  # the share of machines that never boot
+    sickens: float = 0.0  # how often Slurm finds fault with a node
     fates: random.Random = field(default_factory=lambda: random.Random(0))  # which ones: no other history changes by it
     machines: dict[str, SimMachine] = field(default_factory=dict)
     nodes: dict[str, SlurmNode] = field(default_factory=dict)
@@ -545,7 +545,7 @@ class Setting:
 
     Attributes:
         sells_out: now and then all offers of a place have nothing for a while.
-        fails: so many machines never boot.
+        fails: the share of machines that never boot.
         restless: how often somebody sets another target.
         idempotent: a create call that is repeated makes no second machine.
         sickens: how often Slurm finds fault with a node.

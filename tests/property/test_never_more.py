@@ -43,7 +43,7 @@ WANTED = 2
 ROUNDS = 150
 GAP_S = 15
 ENDED_WITHIN_S = 3 * GAP_S
-"""So long after it is listed a machine too many is being ended, or has a place: three ticks."""
+"""How long after it is listed a surplus machine is being ended, or has a slot: three ticks."""
 
 GIVEN_UP = frozenset({Phase.DRAINING, Phase.TERMINATING, Phase.LOST})
 POLICY = Policy(listing_lag_s=LAG_MAX_S + 5, launch_settle_s=EFFECT_MAX_S, orphan_grace_s=120)
@@ -119,9 +119,9 @@ async def live(history: History, path: Path, *, idempotent: bool, broken: int = 
         assert staying(world, daemon) <= WANTED + broken, (round_, world.machines, told)
         if round_ > 30 + len(history.gaps_s) and at_rest(world, daemon):
             break
-    calm = at_rest(world, daemon)
+    at_rest_now = at_rest(world, daemon)
     await daemon.kill()
-    assert calm, (world.machines, told)
+    assert at_rest_now, (world.machines, told)
 
 
 def seconds(most: float) -> st.SearchStrategy[int]:

@@ -37,7 +37,7 @@ class Bad:
 
     Attributes:
         which: of these offers.
-        dies_after_s: their cloud ends them so long after it took the order; None: it never does.
+        dies_after_s: how long after it accepted the order their cloud ends them; None: never.
         words: its own then.
         listed: its listing shows the end; else only a question does.
         joins: they turn up on the tailnet but may not join.

@@ -1,4 +1,4 @@
-"""What was looked at, and why it was not taken."""
+"""The offers that a pool considered, and why each was not chosen."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_one_that_will_not_do_is_shown_for_one_zone_only() -> None:
 def rules(
     offers: list[Offer], gpus: int = 1, *, spent: tuple[Offer, ...] = (), pool: Pool = POOL, **asked: Any
 ) -> dict[str, str]:
-    """What `meshctl plan` tells of each offer, through the planner and the view."""
+    """What `meshctl plan` shows of each offer, through the planner and the view."""
     machines = [machine(Phase.READY, index=i + 1, offer=one) for i, one in enumerate(spent)]
     target = Target("h100", gpus, **asked)
     desired = Desired("lab", {"h100": pool}, {"h100": target})

@@ -1,4 +1,4 @@
-"""How long something is left alone: doubled each time in a row, bounded, and forgotten."""
+"""How long something cools down: doubled each time in a row, bounded, and forgotten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of each offer, and what a machine is doing, out of its record alone."""
+"""What came of each offer, and what a machine does, from its record alone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UNCLEAR = ago(3590)
         (replace(REFUSED, refusal="quota_exceeded"), "quota", "Insufficient..."),
         (replace(REFUSED, refusal="auth_failed"), "refused", "Insufficient..."),
         (replace(REFUSED, vendor_words=""), "refused", "aws launch: nothing free"),
-        (machine(Phase.GONE, instance_id="", reason="left alone"), "skipped", "left alone"),
+        (machine(Phase.GONE, instance_id="", reason="cools down"), "skipped", "cools down"),
         (machine(Phase.GONE, instance_id="", failure="no clear answer", create_unclear_at=UNCLEAR), "unclear",
          "no clear answer"),
     ],

@@ -1,4 +1,4 @@
-"""Why a machine failed, out of its cloud's words, and what follows from that."""
+"""Why a machine failed, read from its cloud's words, and what cools down after that."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_place_cools_down_for_one_pool_alone() -> None:
 
 
 def step_of(age_s: float, *, asked_s: float | None = None, seen: bool = False) -> Step | None:
-    """What is next for a machine that was accepted so long ago and is not in a listing of now."""
+    """The next step for a machine that was accepted `age_s` ago and that a present listing lacks."""
     asked_at = None if asked_s is None else ago(asked_s)
     m = machine(Phase.BOOTING, age_s=age_s, launch_called_at=ago(age_s), cloud_asked_at=asked_at)
     peers = [peer(m)] if seen else []

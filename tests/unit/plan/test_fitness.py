@@ -56,7 +56,7 @@ SLURMS = {"reason_by": "slurm", "reason_at": ago(500)}
         (["IDLE", "POWERED_DOWN"], {}, UnfitReason.POWERED_DOWN),
         (["IDLE", "DRAIN"], {"reason": "meshd: GPU fault: x"}, UnfitReason.BY_MESHD),
         (["FAIL"], {"reason": "Prolog error", **SLURMS}, UnfitReason.DRAINED),
-        # A person's, however it is said. In doubt it was one.
+        # A person's, however the reason says it. If unclear, it counts as a person's.
         (["IDLE", "DRAIN"], {"reason": "drained by alice: bad GPU", "reason_by": "slurm"}, UnfitReason.BY_PERSON),
         (["IDLE", "DRAIN"], {"reason": "Kill task failed", "reason_by": "alice"}, UnfitReason.BY_PERSON),
         (["IDLE", "DRAIN"], {"reason": "bad fan", "reason_by": "root"}, UnfitReason.BY_PERSON),

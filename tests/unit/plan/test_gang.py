@@ -1,4 +1,4 @@
-"""All machines of a target in one place; the whole gang moves, or none of it."""
+"""All machines of a target are in one place; the whole gang moves, or none of it."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_machines_without_gpus_are_no_gang() -> None:
 
 
 def test_it_stays_until_no_create_call_of_it_is_in_doubt() -> None:
-    """Else one that comes into being late is one more than was ever wanted."""
+    """Otherwise one that is made late would be one too many."""
     calling = machine(Phase.LAUNCHING, launch_called_at=ago(5))
     found = decided(2, calling, cooling=[HERE])
     assert not removed(found)

@@ -1,4 +1,4 @@
-"""What is rented when something is missing: shapes, slots, money, spot; and what is said when it cannot be had."""
+"""What a pool rents when GPUs are missing: shapes, slots, money, spot; and the warnings when it cannot."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_few_slots_make_larger_machines() -> None:
 
 
 def test_a_slot_that_is_about_to_be_free_is_waited_for() -> None:
-    """Else something dearer would be rented only since it needs fewer slots."""
+    """Otherwise something dearer would be rented only because it needs fewer slots."""
     pool = replace(POOL, max_nodes=3)
     leaving = machine(Phase.BOOTING, removal=Removal.GANG_MOVED)
     offers = (ONE, replace(FOUR, usd_per_hour=9.0))
@@ -232,7 +232,7 @@ def test_the_closest_miss_comes_first() -> None:
 
 
 def test_what_is_left_alone_for_a_moment_keeps_its_rank() -> None:
-    """A cloud that said when to come again is still ordered from: the order waits, and goes nowhere dearer."""
+    """A cloud that asked for a pause still gets the order, which waits instead of going to a dearer offer."""
     until = NOW + timedelta(seconds=10)
     pause = Cooldown(CooldownKey("provider:aws"), until, "slow down", 0, CooldownCause.PAUSE)
     no = replace(pause, strikes=1, cause=CooldownCause.REFUSED)

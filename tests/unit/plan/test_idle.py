@@ -1,4 +1,4 @@
-"""What nobody uses is given back: known to be idle, long enough, whole machines, and never below the pool's least."""
+"""Idle machines are given back: known to be idle, for long enough, whole, and never below `min_gpus`."""
 
 from __future__ import annotations
 

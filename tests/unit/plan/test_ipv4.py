@@ -1,4 +1,4 @@
-"""A tailnet without IPv4: said once, in one clear refusal, and nothing more is rented."""
+"""A tailnet without IPv4: one clear refusal, and nothing more is rented."""
 
 from __future__ import annotations
 

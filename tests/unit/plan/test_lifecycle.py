@@ -1,4 +1,4 @@
-"""Each phase against each observation: what is done, and above all what is not."""
+"""Each phase against each observation: the step, and above all the steps that must not happen."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LONG = 100_000.0
 
 
 def step(m: Machine, seen: Snapshot, **policy: Any) -> p.Step | None:
-    """The next step. That a node is not fit is written down besides: see test_fitness.py and test_repair.py."""
+    """The next step, without RecordFitness: test_fitness.py and test_repair.py prove that."""
     cooldowns: dict[CooldownKey, Cooldown] = policy.pop("cooldowns", {})
     found = next_step(m, PlanInput.of(seen, replace(POLICY, **policy), NOW, cooldowns))
     return None if isinstance(found, p.RecordFitness) else found
 
 
 def with_reason(m: Machine, reason: str, by: str, *states: str, at: datetime = NOW) -> Snapshot:
-    """As `around`, and Slurm says why."""
+    """As `around`, with a reason in Slurm."""
     told = node(m, *states, reason=reason, reason_by=by, reason_at=at)
     return around(m, slurm=Fresh(slurm(told), NOW))
 
@@ -156,7 +156,7 @@ def test_a_deleted_device_is_written_down_and_ends_nothing(phase: Phase) -> None
         assert found.gone
         assert "deleted" in found.reason
         noted = replace(m, device_gone_since=ago(600))
-        assert step(noted, seen) is None, "once, and whatever runs there is left alone"
+        assert step(noted, seen) is None, "once, and what runs there goes on"
         back = replace(seen, tailnet=Fresh(tailnet(replace(peer(m), id="n-old")), NOW))
         again = step(noted, back)
         assert isinstance(again, p.RecordDevice)
@@ -200,7 +200,7 @@ def test_missing_and_silent_is_given_up(phase: Phase) -> None:
 
 
 def saying(m: Machine, state: InstanceState, *states: str, **parts: Any) -> Snapshot:
-    """All is well but for its cloud's word."""
+    """All sources are well, except that the cloud says the machine has ended."""
     return around(m, *states, instances={"aws": Fresh((instance(m, state, reason="why"),), NOW)}, **parts)
 
 

@@ -1,4 +1,4 @@
-"""After the journal was lost: the machine behind a slot is adopted; none is ended under a job."""
+"""After the journal was lost: the node of a slot is adopted, and none is ended that has a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offers for people: what is shown, in which order, and what is said about the rest."""
+"""Offers for people: which are shown, in which order, and what is said about the rest."""
 
 from __future__ import annotations
 

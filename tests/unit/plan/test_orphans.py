@@ -1,4 +1,4 @@
-"""Machines that the journal does not know, or holds to be gone."""
+"""Machines that the journal does not know, or that are GONE in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Old prices: who is told, and what is not rented by them."""
+"""Old prices: the warnings about them, and the offers that are not rented."""
 
 from __future__ import annotations
 

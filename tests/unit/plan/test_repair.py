@@ -1,4 +1,4 @@
-"""What is done for an unfit node: written down, repaired, replaced; never under a job, never against a person."""
+"""Unfit nodes are recorded, repaired, replaced; never while a job is on them, and never against a person's drain."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_one_at_a_time_the_one_that_is_unfit_for_longest() -> None:
 
 
 def test_an_unfit_node_goes_first_when_the_pool_shrinks() -> None:
-    """Before good ones that are newer, dearer, idle, or not there yet."""
+    """Before fit ones that are newer, dearer, idle, or not READY yet."""
     old = (replace(BAD[0], created_at=ago(90000)), ["IDLE", "DRAIN"], KILL)
     coming = (machine(Phase.BOOTING, index=4), ["DOWN"], {})
     steps = planned(old, FIT, coming, gpus=2)

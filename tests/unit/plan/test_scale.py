@@ -1,4 +1,4 @@
-"""More and fewer machines: never too many, the least useful first, and a person's word holds."""
+"""Scaling up and down: never too many machines, the least useful goes first, and a person's order holds."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_surplus_machine_is_kept_after_all() -> None:
 
 
 def test_so_is_one_that_is_only_on_order() -> None:
-    """Else a target that goes down and up again has its machines twice for a while."""
+    """Otherwise a target that goes down and up again would have its machines twice for a while."""
     for phase in (Phase.REQUESTED, Phase.LAUNCHING, Phase.BOOTING):
         m = machine(phase, removal=Removal.SCALE_DOWN, launch_called_at=ago(5))
         assert subjects(steps(1, m, kind=p.CancelRemoval)) == [m.name], phase

@@ -1,4 +1,4 @@
-"""A create call without a clear answer: what is done while its machine may still come into being, and until when."""
+"""A create call without a clear answer: the steps while it may still make a machine, and how long that is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REPEATS = replace(POLICY, idempotent_launch=frozenset({"aws"}))
 
 
 def unclear(called_s: float, unclear_s: float | None = None, **changes: Any) -> Machine:
-    """Its create call went out so long ago, and had an unclear answer so long ago."""
+    """A machine whose create call went out `called_s` ago, and had an unclear answer `unclear_s` ago."""
     unclear_at = None if unclear_s is None else ago(unclear_s)
     return machine(
         Phase.LAUNCHING, launch_called_at=ago(called_s), age_s=called_s, create_unclear_at=unclear_at, **changes
@@ -37,7 +37,7 @@ def step(
     read_s: float | None = 0,
     cooldowns: dict[CooldownKey, Cooldown] | None = None,
 ) -> p.Step | None:
-    """The next step, with a listing that was read so long ago; None: it cannot be read."""
+    """The next step, with a listing that was read `read_s` ago; None: it cannot be read."""
     seen = GONE_DARK if read_s is None else Fresh(listed, ago(read_s))
     return next_step(m, PlanInput.of(snapshot(instances={"aws": seen}), policy, NOW, cooldowns or {}))
 
