@@ -118,7 +118,7 @@ class SpotCases(Cases):
         assert (await ended(rig, provider, made)).state is InstanceState.GONE
 
     @pytest.mark.parametrize("ready", [False, True])
-    async def test_preempted_machine_says_what_took_it(self, rig: Rig, provider: Provider, ready: bool) -> None:
+    async def test_preempted_machine_has_a_reason(self, rig: Rig, provider: Provider, ready: bool) -> None:
         made = await provider.launch(request(await _spot_offer(rig, provider)))
         await rig.settle()
         if ready:
@@ -151,7 +151,7 @@ class UnexpectedAnswerCases(Cases):
         assert found.vendor_state
         assert [listed.state for listed in await provider.list()] == [InstanceState.UNKNOWN]
 
-    async def test_state_that_goes_back_is_told_and_is_not_gone(self, rig: Rig, provider: Provider) -> None:
+    async def test_regressed_state_is_reported_and_not_gone(self, rig: Rig, provider: Provider) -> None:
         instance = await running(rig, provider)
         rig.inject(FaultKind.REGRESSED, "get")
         assert (await provider.get(instance)).state is InstanceState.BOOTING
@@ -167,7 +167,7 @@ class UnexpectedAnswerCases(Cases):
         assert list(await provider.list()) == [instance]
 
     @kinds(FaultKind.UNKNOWN_STATE, FaultKind.UNKNOWN_FIELDS)
-    async def test_launch_is_not_thrown_away_for_an_odd_answer(
+    async def test_launch_with_unexpected_content_succeeds(
         self, rig: Rig, provider: Provider, offer: Offer, kind: FaultKind
     ) -> None:
         rig.inject(kind, when=When.ALWAYS)

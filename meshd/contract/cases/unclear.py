@@ -110,7 +110,7 @@ class FailedReadCases(Cases):
             await calls[operation]()
 
     @kinds(FaultKind.ERROR_BEFORE, FaultKind.CUT_AFTER, FaultKind.HTML_AFTER)
-    async def test_list_that_fails_once_is_complete_or_no_list(
+    async def test_list_that_fails_once_is_complete_or_fails(
         self, rig: Rig, provider: Provider, kind: FaultKind
     ) -> None:
         """As when one of several regions does not answer. The adapter may repeat a read."""
@@ -122,20 +122,20 @@ class FailedReadCases(Cases):
             return
         assert list(found) == [instance]
 
-    async def test_list_with_a_page_that_fails_is_no_list(self, rig: Rig, provider: Provider, offer: Offer) -> None:
+    async def test_list_with_a_failed_page_fails(self, rig: Rig, provider: Provider, offer: Offer) -> None:
         for index in range(3):
             await provider.launch(request(offer, f"lab-h100-{index}-abcdef"))
         rig.inject(FaultKind.PAGE_FAILS, "list", when=When.ALWAYS)
         with pytest.raises(Transient):
             await provider.list()
 
-    async def test_late_list_is_transient_and_tells_nothing(self, rig: Rig) -> None:
+    async def test_late_list_is_transient(self, rig: Rig) -> None:
         rig.inject(FaultKind.SLOW, "list", seconds=SLOW_S)
         provider = rig.make(**{rig.call_timeout: 0.3})
         with pytest.raises(Transient):
             await provider.list()
 
-    async def test_late_get_is_transient_and_tells_nothing(self, rig: Rig, provider: Provider) -> None:
+    async def test_late_get_is_transient(self, rig: Rig, provider: Provider) -> None:
         instance = await running(rig, provider)
         provider = rig.make(**{rig.call_timeout: 0.3})
         rig.inject(FaultKind.SLOW, "get", seconds=SLOW_S, when=When.ALWAYS)

@@ -35,7 +35,7 @@ class CallsUncertainTransient(TinyProvider):
 
 
 class ReportsNoMachinesOnAnError(TinyProvider):
-    found_by = ("failed_read_is_transient[list", "fails_once", "page_that_fails", "bad_credential_says_nothing")
+    found_by = ("failed_read_is_transient[list", "fails_once", "failed_page", "bad_credential_says_nothing")
 
     async def list(self) -> Sequence[Instance]:
         with suppress(ProviderError):
@@ -44,7 +44,7 @@ class ReportsNoMachinesOnAnError(TinyProvider):
 
 
 class ReadsTheFirstPageOnly(TinyProvider):
-    found_by = ("read_to_its_last_page", "page_that_fails")
+    found_by = ("read_to_its_last_page", "failed_page")
 
     async def list(self) -> Sequence[Instance]:
         page = await self._call("GET", "/machines", "list")
