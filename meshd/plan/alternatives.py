@@ -16,7 +16,7 @@ from meshd import gpus
 from meshd.model.cooldown import Cooldown, CooldownKey
 from meshd.model.desired import Pool, Target
 from meshd.plan.cover import Cost, Cover, Need, cheapest, units
-from meshd.plan.gang import Group, group_of, place
+from meshd.plan.gang import Group, cheapest_in_one, group_of, place
 from meshd.plan.placement import Miss, cooldown_of, misses, ranked
 from meshd.provider_api import Offer
 
@@ -62,6 +62,14 @@ class Selection:
     cover: Cover
     here: tuple[Group, ...] = ()
     gang: bool = False
+
+    def in_place(self) -> Sequence[Offer]:
+        """The usable offers in the gang's place, if it is in one place; otherwise all."""
+        return [offer for offer in self.fit if group_of(offer) in self.here] if len(self.here) == 1 else self.fit
+
+    def best(self, offers: Sequence[Offer], need: Need) -> Cover | None:
+        """The best cover of a whole need out of these offers, in one place for a gang; None when there is none."""
+        return cheapest_in_one(offers, need, self.here) if self.gang else cheapest(offers, need)
 
 
 _BY_OBJECTIVE = (OfferRule.SPOT, OfferRule.PRICE, OfferRule.FEWEST, OfferRule.ORDER)

@@ -16,25 +16,15 @@ from meshd.model.ids import slot_name
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase, Removal
 from meshd.model.observed import Snapshot
 from meshd.model.plan import Remove, RequestMachine, Step, Warn
-from meshd.plaintext import counted
 from meshd.plan.alternatives import Selection
 from meshd.plan.arriving import DEAD_KEY_CURE
-from meshd.plan.cover import Cover, Need, cheapest, fullest, micros
+from meshd.plan.cover import Cover, Need, fullest, micros
 from meshd.plan.devices import NO_IPV4_CURE
-from meshd.plan.gang import Group, cheapest_in_one, fullest_in_one, group_of, groups_of, is_gang, place
-from meshd.plan.placement import overshoot_most, spot_policy, total_limit, usable, why_none
+from meshd.plan.gang import cheapest_in_one, fullest_in_one, group_of, groups_of, is_gang, place
+from meshd.plan.placement import amount, overshoot_most, spot_policy, total_limit, usable
 from meshd.plan.plan_input import PlanInput
+from meshd.plan.shortage import Shortage
 from meshd.provider_api import Offer
-
-
-def unit_of(pool: Pool) -> str:
-    """What counts in a pool: GPUs, or machines where they have none."""
-    return "machine" if pool.cpu_only else "GPU"
-
-
-def amount(units: int, pool: Pool) -> str:
-    """A number of the pool's units, for people: "4 GPUs", "1 machine"."""
-    return counted(units, unit_of(pool))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +116,20 @@ class Growth:
             if moves:
                 yield from moves
                 return
-            yield self._short(selection)
+            lacking = Shortage(self._desired, self._pool, self._target, self._missing, self._machines, self._have)
+            yield lacking.warning(selection, self._offers, self._given.now)
         yield from self._requests(selection.cover, free)
 
     def selection(self, free: Room | None = None) -> Selection:
         """The usable offers and the best cover out of them: of the whole need, or of as much as possible."""
         free = free or room(self._pool, self._target, self._machines, self._have, self._given)
         fit = usable(self._offers, self._pool, self._target, self._desired.cooldowns, self._given.now)
-        mine, need = self._in_place(fit), self._need(self._missing, free)
-        cover = self._best(self._least_failed(mine), need) or self._best(mine, need)
+        choice = Selection(fit, self._need(self._missing, free), Cover(), self._here, self._gang)
+        mine, need = choice.in_place(), choice.need
+        cover = choice.best(self._least_failed(mine), need) or choice.best(mine, need)
         if cover is None:
             cover = fullest_in_one(mine, need, self._here) if self._gang else fullest(mine, need)
-        return Selection(fit, need, cover, self._here, self._gang)
-
-    def _in_place(self, fit: Sequence[Offer]) -> Sequence[Offer]:
-        """The offers in the gang's place, if it is in one place; otherwise all."""
-        return [offer for offer in fit if group_of(offer) in self._here] if len(self._here) == 1 else fit
+        return replace(choice, cover=cover)
 
     def _requests(self, cover: Cover, free: Room) -> Iterator[Step]:
         breaker = self._expired_breaker(CooldownKey.of_pool(self._pool.name))
@@ -258,9 +246,6 @@ class Growth:
             preference={name: index for index, name in enumerate(self._pool.providers)},
         )
 
-    def _best(self, offers: Sequence[Offer], need: Need) -> Cover | None:
-        return cheapest_in_one(offers, need, self._here) if self._gang else cheapest(offers, need)
-
     def _move(self, fit: Sequence[Offer], free: Room) -> Iterator[Step]:
         """The gang goes elsewhere as a whole, as long as none of it is READY and another place has room for all."""
         # One that is kept after all has its step in this tick already, and one whose create call is not settled yet
@@ -280,76 +265,3 @@ class Growth:
         )
         for machine in self._have:
             yield Remove(machine.name, reason, Removal.GANG_MOVED)
-
-    # -- what to say when it cannot be had ------------------------------------------------------------------------
-
-    def _short(self, selection: Selection) -> Warn:
-        pool, target, need, cover, fit = self._pool, self._target, selection.need, selection.cover, selection.fit
-        mine = self._in_place(fit)
-        have = self._target.gpus - self._missing + cover.units
-        chosen = f"{amount(target.gpus, pool)} wanted, {have} can be had"
-        if not fit:
-            why = why_none(self._offers, pool, target, self._desired.cooldowns, self._given.now)
-            return Warn(pool.name, f"{chosen}: no offer will do: {why}", WarningCode.NO_OFFER)
-        if not mine:
-            return self._stuck(self._here[0])
-        if self._best(mine, replace(need, machines_most=need.units)) is not None:
-            return Warn(
-                pool.name,
-                f"{chosen}: the pool has at most {pool.max_nodes} nodes, and {need.machines_most} slots are free",
-                WarningCode.SLOTS,
-                f"raise pools.{pool.name}.max_nodes",
-            )
-        if self._best(mine, replace(need, usd_per_hour_most=None)) is not None:
-            limit = total_limit(pool, target)
-            said = limit == target.max_usd_per_hour
-            spent = sum(m.usd_per_hour for m in self._machines)
-            if spent > (limit or 0.0):
-                there = amount(self._target.gpus - self._missing, pool)
-                return Warn(
-                    pool.name,
-                    f"{amount(target.gpus, pool)} wanted, {there} there: what the pool has costs {spent:.2f} USD per "
-                    f"hour, over the limit of {limit or 0:.2f} in all, and no more is rented",
-                    WarningCode.OVER_LIMIT,
-                    f"raise {'--max-total' if said else f'pools.{pool.name}.max_usd_per_hour'}",
-                )
-            return Warn(
-                pool.name,
-                f"{chosen} under the limit of {limit or 0:.2f} USD per hour in all",
-                WarningCode.LIMIT_IN_ALL,
-                f"raise {'--max-total' if said else f'pools.{pool.name}.max_usd_per_hour'}",
-            )
-        if self._best(mine, replace(need, overshoot_most=None)) is not None:
-            said = target.overshoot_max_gpus is not None
-            return Warn(
-                pool.name,
-                f"{chosen}: no machines come to that number with at most {need.overshoot_most} more",
-                WarningCode.OVERSHOOT,
-                f"raise {'--max-overshoot' if said else f'pools.{pool.name}.overshoot_max_gpus'}",
-            )
-        if self._gang and len(self._here) == 1:
-            return self._stuck(self._here[0])
-        return Warn(
-            pool.name,
-            f"{chosen} within {need.machines_most} free slots and the limits on price and overshoot together",
-            WarningCode.LIMITS_TOGETHER,
-            f"raise pools.{pool.name}.max_nodes, or a limit",
-        )
-
-    def _stuck(self, group: Group) -> Warn:
-        """The gang's place has not enough, and it cannot move."""
-        there = [offer for offer in self._offers if group_of(offer) == group]
-        why = why_none(there, self._pool, self._target, self._desired.cooldowns, self._given.now)
-        ready = sum(m.phase is Phase.READY for m in self._have)
-        unsettled = [m.slot for m in self._have if m.phase is Phase.LAUNCHING]
-        state = "no other place has all of it"
-        if ready:
-            state = f"{ready} machines are READY there"
-        elif unsettled:
-            state = f"the gang stays until the create calls of {', '.join(unsettled)} are settled"
-        return Warn(
-            self._pool.name,
-            f"{self._missing} of {self._target.gpus} GPUs are missing in {place(group)}, and {state}: {why}",
-            WarningCode.PLACE,
-            f"`meshctl scale --pool {self._pool.name} --spread` lets the rest be elsewhere",
-        )

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from meshd import gpus
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey, scopes
 from meshd.model.desired import Pool, SpotPolicy, Target
+from meshd.plaintext import counted
 from meshd.plan.prices import refresh_words, too_old
 from meshd.plan.provider_capabilities import NO_TUN, no_tun_cure
 from meshd.provider_api import Offer
@@ -98,6 +99,16 @@ def node_gpus(pool: Pool, target: Target) -> tuple[int, int]:
     if target.gpus_per_node is not None:
         return target.gpus_per_node, target.gpus_per_node
     return pool.gpus_per_node, pool.gpus_per_node_most
+
+
+def unit_of(pool: Pool) -> str:
+    """What counts in a pool: GPUs, or machines where they have none."""
+    return "machine" if pool.cpu_only else "GPU"
+
+
+def amount(units: int, pool: Pool) -> str:
+    """A number of the pool's units, for people: "4 GPUs", "1 machine"."""
+    return counted(units, unit_of(pool))
 
 
 def within(offer: Offer, places: Iterable[str]) -> bool:

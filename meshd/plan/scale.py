@@ -11,8 +11,8 @@ from meshd.model.plan import CancelRemoval, Remove, Step
 from meshd.plan.cover import units as offer_units
 from meshd.plan.fitness import unfit
 from meshd.plan.gang import group_of, groups_of, is_gang
-from meshd.plan.grow import Growth, amount
-from meshd.plan.placement import overshoot_most
+from meshd.plan.grow import Growth
+from meshd.plan.placement import amount, overshoot_most
 from meshd.plan.plan_input import PlanInput
 
 _EARLIEST_FIRST = (

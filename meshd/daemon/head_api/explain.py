@@ -20,7 +20,7 @@ from meshd.model.machine import COUNTS_AS_SUPPLY, HOLDS_SLOT, IN_SLURM, Machine,
 from meshd.model.plan import RequestMachine
 from meshd.plan import explanation
 from meshd.plan.fitness import is_ready, unfit
-from meshd.plan.grow import amount, unit_of
+from meshd.plan.placement import amount, unit_of
 from meshd.plan.plan_input import ClusterView
 from meshd.plan.scale import supply_gpus, units
 

@@ -19,8 +19,7 @@ from meshd.model.cooldown import Cooldown, CooldownKey
 from meshd.model.desired import OPTIONS, Desired, Pool, Target, is_set, options_of, written
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import SlurmView, Snapshot
-from meshd.plan.grow import amount, unit_of
-from meshd.plan.placement import node_gpus, within
+from meshd.plan.placement import amount, node_gpus, unit_of, within
 from meshd.plan.scale import supply_gpus
 from meshd.provider_api import Offer
 

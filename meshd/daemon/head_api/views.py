@@ -14,7 +14,7 @@ from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import AgentReport, Fresh, Observation, SlurmNode, SlurmView, Snapshot
 from meshd.plan import fitness
 from meshd.plan.fitness import is_ready, unfit
-from meshd.plan.grow import unit_of
+from meshd.plan.placement import unit_of
 from meshd.plan.plan_input import ClusterView
 from meshd.plan.scale import units
 from meshd.plan.unfit_advice import cure, next_step

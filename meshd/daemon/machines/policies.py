@@ -19,9 +19,8 @@ from meshd.model.machine import Machine, Removal
 from meshd.model.observed import Snapshot
 from meshd.plan.backoff import FORGET_AFTER_S, BootPolicy, failures_in_row, tripped
 from meshd.plan.failure_rules import counts_in_a_row
-from meshd.plan.grow import amount
 from meshd.plan.idle import give_back, idle_since
-from meshd.plan.placement import cooldown_of, usable
+from meshd.plan.placement import amount, cooldown_of, usable
 from meshd.plan.plan_input import LONG_AGO, ClusterView
 from meshd.plan.replace import proved
 
