@@ -35,6 +35,24 @@ TICK_SPACING_S = 0.01
 """The least time between two ticks: a burst of events is one tick."""
 
 
+_Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Strangers:
+    """Listed instances that no live machine claims, by provider and id.
+
+    Attributes:
+        ended: those of machines that the journal holds to be GONE.
+        late: those that the journal never had, but whose name it knows.
+        first_seen: when each was listed first. Those of a provider that cannot be read now are kept.
+    """
+
+    ended: set[_Key]
+    late: set[_Key]
+    first_seen: dict[_Key, datetime]
+
+
 @dataclass(frozen=True, slots=True)
 class Tick:
     """What the last tick saw and decided."""
@@ -90,7 +108,7 @@ class MachineController(Controller):
         self._snapshot = snapshot
         self._followers = followers
         self._tick_took_s = tick_took_s
-        self._first_seen: dict[tuple[str, str], datetime] = {}
+        self._first_seen: dict[_Key, datetime] = {}
         self.last: Tick | None = None
         self.problem = ""
 
@@ -119,7 +137,11 @@ class MachineController(Controller):
         try:
             self._heal_times(now)
             self._policies.look(snapshot, now)
-            decided = self.decide(snapshot, now)
+            desired = self._desired()
+            machines = self._machines(desired)
+            strangers = self._strangers(machines, snapshot, now)
+            self._first_seen = strangers.first_seen
+            decided = self._plan(desired, machines, strangers, snapshot, now)
             self._begin(decided)
             self.problem = ""
         except StoreError as error:
@@ -167,20 +189,18 @@ class MachineController(Controller):
                 )
 
     def decide(self, snapshot: Snapshot, now: datetime, desired: Desired | None = None) -> Plan:
-        """The plan from this snapshot, for `meshctl plan` as for the tick."""
+        """The plan from this snapshot, for `meshctl plan` as for the tick. It changes nothing."""
         desired = desired or self._desired()
         machines = self._machines(desired)
-        ended, late = self._strangers(machines, snapshot, now)
+        return self._plan(desired, machines, self._strangers(machines, snapshot, now), snapshot, now)
+
+    def _plan(
+        self, desired: Desired, machines: list[Machine], strangers: _Strangers, snapshot: Snapshot, now: datetime
+    ) -> Plan:
         return plan(
-            desired,
-            machines,
-            snapshot,
-            now,
-            busy=self._executor.busy,
-            ended_ids=ended,
-            late_ids=late,
-            first_seen=self._first_seen,
-        )
+            desired, machines, snapshot, now, busy=self._executor.busy, ended_ids=strangers.ended,
+            late_ids=strangers.late, first_seen=strangers.first_seen,
+        )  # fmt: skip
 
     def _machines(self, desired: Desired) -> list[Machine]:
         machines = self._machine_store.journal.machines()
@@ -188,16 +208,9 @@ class MachineController(Controller):
             machines += self._machine_store.journal.gone_with_device()
         return machines
 
-    def _strangers(
-        self, machines: list[Machine], snapshot: Snapshot, now: datetime
-    ) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-        """Of the listed instances that no live machine claims.
-
-        Returns:
-            Those that the journal holds to be GONE; and those that it never had, but whose name it knows.
-        """
+    def _strangers(self, machines: list[Machine], snapshot: Snapshot, now: datetime) -> _Strangers:
         claimed = {(m.provider, m.instance_id) for m in machines if m.phase is not Phase.GONE}
-        strangers: dict[tuple[str, str], str] = {
+        strangers: dict[_Key, str] = {
             (provider, instance.id): instance.token
             for provider, listing in snapshot.instances.items()
             if isinstance(listing, Fresh)
@@ -206,8 +219,7 @@ class MachineController(Controller):
         }
         unread = {provider for provider, listing in snapshot.instances.items() if not isinstance(listing, Fresh)}
         kept = {key for key in self._first_seen if key[0] in unread}
-        self._first_seen = {key: self._first_seen.get(key, now) for key in (*strangers, *kept)}
         journal = self._machine_store.journal
         ended = {key for key in (*strangers, *kept) if journal.knows_instance(*key)}
         named = {key for key, token in strangers.items() if token and key not in ended and journal.machine(token)}
-        return ended, named
+        return _Strangers(ended, named, {key: self._first_seen.get(key, now) for key in (*strangers, *kept)})
