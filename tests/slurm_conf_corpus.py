@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from meshd.slurm.initcodes import Refusal, Warn
+from meshd.slurm.init.codes import Refusal, Warn
 
 HEAD = "head"
 ADDRESS = "100.64.77.1"

@@ -14,11 +14,11 @@ from meshd.errors import SlurmError
 from meshd.plan.slurm_lines import PLACEHOLDERS
 from meshd.runtime.rootfs import Kind, RootFs
 from meshd.runtime.run import run
-from meshd.slurm import confcheck
 from meshd.slurm.capabilities import SlurmVersion, parse_version
-from meshd.slurm.conftree import Tree, read_tree
-from meshd.slurm.initcodes import InitRefused, Refusal
-from meshd.slurm.initplan import CGROUP_CONF, DAEMON_USER, GRES_CONF, PLUGSTACK_CONF, SLURM_CONF, SLURM_DIR, InitInput
+from meshd.slurm.init import probe
+from meshd.slurm.init.codes import InitRefused, Refusal
+from meshd.slurm.init.tree import Tree, read_tree
+from meshd.slurm.init.types import CGROUP_CONF, DAEMON_USER, GRES_CONF, PLUGSTACK_CONF, SLURM_CONF, SLURM_DIR, InitInput
 from meshd.slurm.nodes import GRES, NODES
 from meshd.slurm.pools import pool_lines
 from meshd.tailnet.cli import TailscaleCli
@@ -134,7 +134,7 @@ def _running(tree: Tree, address: str, settings: Settings) -> dict[str, str]:
     """The settings of the slurmctld that runs, if one answers."""
     first = (tree.get("SlurmctldPort") or "").partition("-")[0]
     port = int(first) if first.isdigit() and 0 < int(first) < 65536 else settings.slurm.slurmctld_port
-    return asyncio.run(confcheck.running(run, address, port))
+    return asyncio.run(probe.running(run, address, port))
 
 
 def _ours(target: str, former_dir: PurePosixPath) -> bool:
@@ -196,7 +196,7 @@ def _head_name(fs: RootFs, slurm_conf: str | None) -> str:
 def _version(fs: RootFs) -> SlurmVersion | None:
     """Slurm's version: from its command on this machine, from dpkg's status in an image."""
     if fs.is_host:
-        return asyncio.run(confcheck.version(run))
+        return asyncio.run(probe.version(run))
     status = PurePosixPath("/var/lib/dpkg/status")
     if fs.kind(status) is not Kind.FILE:
         return None

@@ -22,11 +22,11 @@ from meshd.cli import init_input
 from meshd.config import Settings
 from meshd.runtime.rootfs import RootFs
 from meshd.runtime.run import Result, run
-from meshd.slurm import confcheck
-from meshd.slurm.init import plan_init
-from meshd.slurm.init_apply import apply_init, check_init
-from meshd.slurm.initcodes import InitRefused, Refusal
-from meshd.slurm.initplan import InitInput, InitPlan
+from meshd.slurm.init import probe
+from meshd.slurm.init.apply import apply_init, check_init
+from meshd.slurm.init.codes import InitRefused, Refusal
+from meshd.slurm.init.plan import plan_init
+from meshd.slurm.init.types import InitInput, InitPlan
 from tests.integration.slurm_lab import Host, Lab, wait_until
 from tests.integration.test_slurm_real import image_layers
 from tests.slurm_conf_corpus import ADDRESS, CORPUS, HEAD, Case
@@ -140,7 +140,7 @@ async def init(head: Host, monkeypatch: pytest.MonkeyPatch) -> InitPlan:
     plan = plan_init(have)
     check_init(plan, fs)
     monkeypatch.setattr(tempfile, "tempdir", str(head.conf_dir))  # where the lab's Slurm sees it
-    await confcheck.check_parse(inside, have, plan)  # type: ignore[arg-type]
+    await probe.check_parse(inside, have, plan)  # type: ignore[arg-type]
     monkeypatch.undo()
     apply_init(plan, datetime.now(UTC), fs)
     return plan

@@ -28,9 +28,10 @@ from meshd.slurm.capabilities import parse_version
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.files import SlurmFiles, Texts
 from meshd.slurm.headfiles import put
-from meshd.slurm.init import InitInput, plan_init
-from meshd.slurm.init_apply import apply_init, read_files
-from meshd.slurm.initcodes import Warn
+from meshd.slurm.init.apply import apply_init, read_files
+from meshd.slurm.init.codes import Warn
+from meshd.slurm.init.plan import plan_init
+from meshd.slurm.init.types import InitInput
 from meshd.slurm.nodes import FREE_REASON, JoinedNode, PoolLine, Rendered, render
 from meshd.slurm.publish import Publisher
 from meshd.slurm.retained import Hold, read_pools, retain

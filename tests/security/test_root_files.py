@@ -20,8 +20,9 @@ from meshd.runtime.request import Refused
 from meshd.runtime.rootfs import RootFs
 from meshd.slurm import headfiles
 from meshd.slurm.conf import parse
-from meshd.slurm.init import InitInput, plan_init
-from meshd.slurm.init_apply import apply_init
+from meshd.slurm.init.apply import apply_init
+from meshd.slurm.init.plan import plan_init
+from meshd.slurm.init.types import InitInput
 from meshd.slurm.nodes import PoolLine, render
 from meshd.tailnet import headhosts
 

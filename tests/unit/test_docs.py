@@ -22,7 +22,7 @@ from meshd.contract.faults import FaultKind
 from meshd.daemon.live_settings import RELOADABLE
 from meshd.model.machine import MOVES, FailureCause, UnfitReason
 from meshd.plan.alternatives import OfferRule
-from meshd.slurm import initcodes
+from meshd.slurm.init import codes as init_codes
 from providers._settings import AdapterSettings
 from providers.aws.settings import AwsSettings
 from providers.gce.settings import GceSettings
@@ -106,8 +106,8 @@ def test_every_setting_of_the_adapters_is_described(heading: str, model: type[Ad
         ("Refusals of the API", RefusalCode),
         ("Refusals of a machine", JoinCode),
         ("Faults of the settings", FaultCode),
-        ("Warnings of init", initcodes.Warn),
-        ("Refusals of init", initcodes.Refusal),
+        ("Warnings of init", init_codes.Warn),
+        ("Refusals of init", init_codes.Refusal),
     ],
 )
 def test_every_code_is_described_and_every_described_code_exists(heading: str, codes: type[StrEnum]) -> None:

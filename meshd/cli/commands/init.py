@@ -23,10 +23,11 @@ from meshd.errors import ConfigError, MeshdError, MungeError
 from meshd.munge.key import KEY_PATH, check_permissions, fingerprint, make_key, write_key
 from meshd.runtime.rootfs import Kind, RootFs
 from meshd.runtime.run import run
-from meshd.slurm import confcheck
-from meshd.slurm.init import InitPlan, plan_init, render_diff
-from meshd.slurm.init_apply import apply_init, check_init
-from meshd.slurm.initcodes import InitRefused
+from meshd.slurm.init import probe
+from meshd.slurm.init.apply import apply_init, check_init
+from meshd.slurm.init.codes import InitRefused
+from meshd.slurm.init.plan import plan_init
+from meshd.slurm.init.types import InitPlan, render_diff
 
 _KEY = PurePosixPath(KEY_PATH)
 _KEY_OWNER = "munge"
@@ -67,7 +68,7 @@ def command(session: Session, *, yes: bool, dry_run: bool, address: str | None, 
         plan = plan_init(before)
         check_init(plan, fs)
         if fs.is_host:
-            asyncio.run(confcheck.check_parse(run, before, plan))
+            asyncio.run(probe.check_parse(run, before, plan))
         needs_key = _needs_key(fs)
     view = _view(plan, settings, needs_key=needs_key)
     if not as_json:

@@ -31,7 +31,7 @@ from meshd.runtime.clock import Clock
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.files import SlurmFiles, Writer
 from meshd.slurm.headfiles import DIRECTORY, GRES, NODES
-from meshd.slurm.initplan import NODES_INCLUDES
+from meshd.slurm.init.types import NODES_INCLUDES
 from meshd.slurm.nodes import Rendered
 from meshd.slurm.publish import Publisher
 from meshd.store.journal import Journal

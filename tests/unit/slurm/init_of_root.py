@@ -8,8 +8,9 @@ from pathlib import Path, PurePosixPath
 from meshd.cli import init_input
 from meshd.config import Settings
 from meshd.runtime.rootfs import RootFs
-from meshd.slurm.init import InitPlan, plan_init
-from meshd.slurm.init_apply import apply_init
+from meshd.slurm.init.apply import apply_init
+from meshd.slurm.init.plan import plan_init
+from meshd.slurm.init.types import InitPlan
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ADDRESS = "100.64.0.1"

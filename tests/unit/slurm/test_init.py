@@ -9,11 +9,11 @@ import pytest
 from meshd.runtime.rootfs import RootFs
 from meshd.slurm.capabilities import SlurmVersion
 from meshd.slurm.conf import parse
-from meshd.slurm.conftree import read_tree
-from meshd.slurm.init import InitInput, InitPlan, plan_init, render_diff
-from meshd.slurm.init_apply import apply_init, read_files
-from meshd.slurm.initcodes import InitRefused, Refusal, Warn
-from meshd.slurm.initplan import GRES_INCLUDES, NODES_INCLUDES
+from meshd.slurm.init.apply import apply_init, read_files
+from meshd.slurm.init.codes import InitRefused, Refusal, Warn
+from meshd.slurm.init.plan import plan_init
+from meshd.slurm.init.tree import read_tree
+from meshd.slurm.init.types import GRES_INCLUDES, NODES_INCLUDES, InitInput, InitPlan, render_diff
 from meshd.slurm.nodes import PoolLine
 
 POOL = PoolLine("h100", "", 4, "h100", 8, 8, 1024)

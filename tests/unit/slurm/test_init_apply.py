@@ -16,8 +16,8 @@ import pytest
 
 from meshd.cli import init_input
 from meshd.runtime.rootfs import Kind, RootFs
-from meshd.slurm.init_apply import apply_init, check_init
-from meshd.slurm.initcodes import InitRefused, Refusal
+from meshd.slurm.init.apply import apply_init, check_init
+from meshd.slurm.init.codes import InitRefused, Refusal
 from tests.unit.slurm.init_of_root import ADDRESS, NOW, init, plan_of, settings
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="init runs as root")

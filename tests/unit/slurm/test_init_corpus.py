@@ -9,9 +9,10 @@ import pytest
 
 from meshd.slurm.capabilities import SlurmVersion
 from meshd.slurm.conf import Line, parse
-from meshd.slurm.conftree import Tree, read_tree
-from meshd.slurm.init import InitInput, InitPlan, plan_init
-from meshd.slurm.initcodes import InitRefused, Warn
+from meshd.slurm.init.codes import InitRefused, Warn
+from meshd.slurm.init.plan import plan_init
+from meshd.slurm.init.tree import Tree, read_tree
+from meshd.slurm.init.types import InitInput, InitPlan
 from meshd.slurm.nodes import PoolLine
 from tests.slurm_conf_corpus import ADDRESS, CORPUS, HEAD, Case
 

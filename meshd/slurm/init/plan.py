@@ -10,12 +10,11 @@ from pathlib import PurePosixPath
 
 from meshd.slurm.capabilities import TABLE, capabilities
 from meshd.slurm.conf import parse
-from meshd.slurm.conftree import Tree, read_tree
-from meshd.slurm.init_amend import Editor, amend, make_room, must_be_in_force, read_number, with_own_file
-from meshd.slurm.init_names import check_names, own_names
-from meshd.slurm.init_warn import warn
-from meshd.slurm.initcodes import InitRefused, Refusal, Warn
-from meshd.slurm.initplan import (
+from meshd.slurm.init.amend import Editor, amend, make_room, must_be_in_force, read_number, with_own_file
+from meshd.slurm.init.codes import InitRefused, Refusal, Warn
+from meshd.slurm.init.names import check_names, own_names
+from meshd.slurm.init.tree import Tree, read_tree
+from meshd.slurm.init.types import (
     CGROUP_CONF,
     GRES_CONF,
     SLURM_CONF,
@@ -23,11 +22,9 @@ from meshd.slurm.initplan import (
     InitInput,
     InitPlan,
     Link,
-    render_diff,
 )
+from meshd.slurm.init.warnings import warn
 from meshd.slurm.nodes import GRES, HEADER, NODES, render
-
-__all__ = ["InitInput", "InitPlan", "plan_init", "render_diff"]
 
 _TRACKS_CGROUPS = "proctrack/cgroup"
 _BOM = "\ufeff"

@@ -8,11 +8,11 @@ from pathlib import PurePosixPath
 
 from meshd.plan.slurm_lines import NODE_PLAIN, PARTITION_PLAIN
 from meshd.slurm.conf import parse
-from meshd.slurm.conftree import Placed, Tree
-from meshd.slurm.init_amend import Editor
-from meshd.slurm.init_names import warn_partitions
-from meshd.slurm.initcodes import Warn
-from meshd.slurm.initplan import DAEMON_USER, PLUGSTACK_CONF, InitInput
+from meshd.slurm.init.amend import Editor
+from meshd.slurm.init.codes import Warn
+from meshd.slurm.init.names import warn_partitions
+from meshd.slurm.init.tree import Placed, Tree
+from meshd.slurm.init.types import DAEMON_USER, PLUGSTACK_CONF, InitInput
 
 _HOST = re.compile(r"([^(]+)(?:\((.*)\))?$")
 NODE_KEYS = frozenset({"cpus", "realmemory", "state", "reason", *(key.lower() for key in NODE_PLAIN)})

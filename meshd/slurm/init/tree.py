@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 from meshd.slurm.capabilities import SlurmVersion
 from meshd.slurm.conf import Conf, Line, parse
-from meshd.slurm.initcodes import InitRefused, Refusal
+from meshd.slurm.init.codes import InitRefused, Refusal
 
 DEFAULT = "DEFAULT"
 DEPTH_MAX = 32

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from meshd.slurm.capabilities import SlurmVersion
-from meshd.slurm.initcodes import Finding
+from meshd.slurm.init.codes import Finding
 from meshd.slurm.nodes import PoolLine
 
 SLURM_CONF = "slurm.conf"

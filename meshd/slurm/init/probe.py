@@ -2,7 +2,7 @@
 
 `scontrol show hostnames` speaks with no daemon, but reads the whole configuration first and ends when it cannot be
 read (run on 22.05.8 and 24.11.5). It does not look whether names stand twice or plugins fit each other: only slurmctld
-does, and that cannot be started beside the one that works. `init_names` and `init_amend` know those rules.
+does, and that cannot be started beside the one that works. `names` and `amend` know those rules.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 from meshd.errors import CommandError, CommandNotFound, CommandTimeout
 from meshd.runtime.run import Runner
 from meshd.slurm.capabilities import SlurmVersion, parse_version
-from meshd.slurm.initcodes import InitRefused, Refusal
-from meshd.slurm.initplan import NODES_INCLUDES, SLURM_CONF, InitInput, InitPlan
+from meshd.slurm.init.codes import InitRefused, Refusal
+from meshd.slurm.init.types import NODES_INCLUDES, SLURM_CONF, InitInput, InitPlan
 
 PARSE_S = 90.0
 """Slurm waits 60 s for an included file that is not there."""

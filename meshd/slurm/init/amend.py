@@ -14,9 +14,9 @@ from pathlib import PurePosixPath
 
 from meshd.slurm.capabilities import SlurmVersion
 from meshd.slurm.conf import Conf, parse
-from meshd.slurm.conftree import Placed, Tree, read_tree
-from meshd.slurm.initcodes import Finding, InitRefused, Refusal, Warn
-from meshd.slurm.initplan import SLURM_CONF, InitInput
+from meshd.slurm.init.codes import Finding, InitRefused, Refusal, Warn
+from meshd.slurm.init.tree import Placed, Tree, read_tree
+from meshd.slurm.init.types import SLURM_CONF, InitInput
 
 TREE_WIDTH = 65533
 SLURMD_TIMEOUT_S = 300
@@ -106,7 +106,7 @@ class Editor:
             return
         for placed in there:
             if placed.file != self.path:
-                return  # the user's own file has it there: init_warn tells what is inherited
+                return  # the user's own file has it there: `warnings` tells what is inherited
         for placed in reversed(there):
             self.conf = self.conf.without(self._index(placed))
         self.conf = self.conf.with_line_at(self._first_declaring(), f"Include {name}")

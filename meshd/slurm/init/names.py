@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from meshd.errors import SlurmError
-from meshd.slurm.conftree import Placed, Tree
-from meshd.slurm.init_amend import Editor
-from meshd.slurm.initcodes import InitRefused, Refusal, Warn
-from meshd.slurm.initplan import GRES_INCLUDES, NODES_INCLUDES, InitInput
+from meshd.slurm.init.amend import Editor
+from meshd.slurm.init.codes import InitRefused, Refusal, Warn
+from meshd.slurm.init.tree import Placed, Tree
+from meshd.slurm.init.types import GRES_INCLUDES, NODES_INCLUDES, InitInput
 from meshd.slurm.nodes import GRES, NODES
 from meshd.slurm.show import hostlist
 

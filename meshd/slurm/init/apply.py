@@ -19,8 +19,8 @@ from meshd.plan.slurm_lines import LineRefused
 from meshd.runtime.kept import TEMPORARY, copy_beside, immutable, put, remove_unfinished, stage
 from meshd.runtime.rootfs import Kind, RootFs
 from meshd.slurm.headfiles import FILE_MODE, adopt
-from meshd.slurm.initcodes import InitRefused, Refusal
-from meshd.slurm.initplan import CGROUP_CONF, GRES_CONF, SLURM_CONF, FileChange, InitPlan, Link
+from meshd.slurm.init.codes import InitRefused, Refusal
+from meshd.slurm.init.types import CGROUP_CONF, GRES_CONF, SLURM_CONF, FileChange, InitPlan, Link
 from meshd.slurm.nodes import HEADER
 
 _ORDER = {GRES_CONF: 1, CGROUP_CONF: 2, SLURM_CONF: 3}
