@@ -14,7 +14,7 @@ from meshd.config import Settings
 from meshd.daemon.app import Daemon, build
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.ports import open_ports
-from meshd.runtime.collector import tune_gc
+from meshd.runtime.gc_tuning import tune_gc
 from meshd.runtime.tasks import keep_running
 from meshd.store.journal import Journal
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshd.runtime.request import Refused, take, write_whole
+from meshd.runtime.request import RequestRefused, take, write_whole
 
 REQUEST = "munge-key.request"
 ANSWER = Path("/run/meshd-munge/answer.json")
@@ -46,7 +46,7 @@ class Munge:
 
     Attributes:
         key: the key in place; those beside it have longer names.
-        unit: starts and stops munged: called with "start" or "stop", raises Refused when that fails.
+        unit: starts and stops munged: called with "start" or "stop", raises RequestRefused when that fails.
         answers: whether munged takes connections.
     """
 
@@ -80,9 +80,9 @@ def serve(request: Path, answer: Path, munge: Munge) -> bool:
         elif asked.get("action") == "switch":
             answered.update(_switch(munge, asked))
         elif asked.get("action") != "look":
-            raise Refused("the request has an action that is not known")
+            raise RequestRefused("the request has an action that is not known")
         answered["ok"] = True
-    except Refused as error:
+    except RequestRefused as error:
         answered["detail"] = str(error)
     except OSError as error:
         answered["detail"] = f"{error.filename or munge.key}: {error.strerror}"
@@ -102,11 +102,11 @@ def _key_of(asked: dict[str, Any]) -> bytes:
     try:
         key = base64.b64decode(str(asked.get("key_b64", "")), validate=True)
     except ValueError:
-        raise Refused("the key is not base64") from None
+        raise RequestRefused("the key is not base64") from None
     if not KEY_MIN_B <= len(key) <= KEY_MAX_B:
-        raise Refused(f"the key has {len(key)} bytes; munged takes {KEY_MIN_B} to {KEY_MAX_B}")
+        raise RequestRefused(f"the key has {len(key)} bytes; munged takes {KEY_MIN_B} to {KEY_MAX_B}")
     if fingerprint(key) != asked.get("fingerprint"):
-        raise Refused("the key is not the one that its fingerprint says")
+        raise RequestRefused("the key is not the one that its fingerprint says")
     return key
 
 
@@ -118,14 +118,14 @@ def _switch(munge: Munge, asked: dict[str, Any]) -> dict[str, float]:
     """Make munged use the key from the moment on. Returns when it was away. In the end it runs, with either key."""
     wanted, at, away_s = str(asked.get("fingerprint")), asked.get("at_unix"), asked.get("away_s")
     if not isinstance(at, int | float) or not isinstance(away_s, int | float):
-        raise Refused("the request to switch has no moment")
+        raise RequestRefused("the request to switch has no moment")
     if at - time.time() > AHEAD_MAX_S or not 0 <= away_s <= AHEAD_MAX_S:
-        raise Refused(f"the moment to switch is over {AHEAD_MAX_S:g} s away")
+        raise RequestRefused(f"the moment to switch is over {AHEAD_MAX_S:g} s away")
     if _fingerprint_of(munge.key) == wanted:
         return {}
     if _fingerprint_of(munge.staged) != wanted:
         if _fingerprint_of(munge.previous) != wanted:
-            raise Refused("the key to switch to is neither staged nor the previous one")
+            raise RequestRefused("the key to switch to is neither staged nor the previous one")
         _stage(munge, munge.previous.read_bytes())
     before = munge.key.read_bytes() if munge.key.exists() else b""
     if before:
@@ -137,9 +137,9 @@ def _switch(munge: Munge, asked: dict[str, Any]) -> dict[str, float]:
         munge.staged.replace(munge.key)
         _sleep_until(min(at, stopped) + away_s)
         _start(munge)
-    except (Refused, OSError) as error:
+    except (RequestRefused, OSError) as error:
         _put_back(munge, before)
-        raise Refused(f"munged does not work with the new key, so the old one is back: {error}") from None
+        raise RequestRefused(f"munged does not work with the new key, so the old one is back: {error}") from None
     return {"stopped_unix": stopped, "started_unix": time.time()}
 
 
@@ -156,7 +156,7 @@ def _start(munge: Munge) -> None:
     end_s = time.monotonic() + SOCKET_WAIT_S
     while not munge.answers():
         if time.monotonic() > end_s:
-            raise Refused("munged was started but takes no connection: journalctl -u munge")
+            raise RequestRefused("munged was started but takes no connection: journalctl -u munge")
         time.sleep(0.005)
 
 
@@ -183,9 +183,9 @@ def _systemctl(verb: str) -> None:
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=SYSTEMCTL_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Refused(f"`systemctl {verb} {UNIT}` did not end: {error}") from None
+        raise RequestRefused(f"`systemctl {verb} {UNIT}` did not end: {error}") from None
     if done.returncode != 0:
-        raise Refused(f"`systemctl {verb} {UNIT}`: {done.stderr.strip()[-300:] or done.returncode}")
+        raise RequestRefused(f"`systemctl {verb} {UNIT}`: {done.stderr.strip()[-300:] or done.returncode}")
 
 
 def _connects(path: Path) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 SMALL_MAX_B = 64 << 20
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The request is not carried out; nothing has changed. The text says why."""
 
 
@@ -43,33 +43,33 @@ def take(request: Path, max_b: int) -> dict[str, Any]:
         max_b: a longer one is refused.
 
     Raises:
-        Refused: it is no such file. It is gone all the same.
+        RequestRefused: it is no such file. It is gone all the same.
         OSError: it cannot be read or taken away.
     """
     try:
         fd = os.open(request, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise Refused("there is no request any more") from None
+        raise RequestRefused("there is no request any more") from None
     except OSError as error:
         set_aside(request)
-        raise Refused(f"the request cannot be opened: {error.strerror}") from None
+        raise RequestRefused(f"the request cannot be opened: {error.strerror}") from None
     set_aside(request)
     found = os.fstat(fd)
     if stat.S_ISDIR(found.st_mode):
         os.close(fd)
-        raise Refused("the request is a directory: it was renamed")
+        raise RequestRefused("the request is a directory: it was renamed")
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(found.st_mode) or found.st_size > max_b:
-            raise Refused("the request is no regular file, or too long")
+            raise RequestRefused("the request is no regular file, or too long")
         if found.st_uid != request.parent.stat().st_uid or found.st_mode & 0o077:
-            raise Refused("the request is not of meshd's user alone (mode 0600)")
+            raise RequestRefused("the request is not of meshd's user alone (mode 0600)")
         data = file.read(max_b)
     try:
         asked = json.loads(data)
     except (ValueError, RecursionError):
-        raise Refused("the request is not JSON") from None
+        raise RequestRefused("the request is not JSON") from None
     if not isinstance(asked, dict):
-        raise Refused("the request is no JSON object")
+        raise RequestRefused("the request is no JSON object")
     return asked
 
 

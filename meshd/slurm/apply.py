@@ -11,7 +11,7 @@ import structlog
 from meshd.errors import CommandTimeout, MeshdError, SlurmError, SlurmRefused
 from meshd.model.observed import SlurmView
 from meshd.runtime.clock import Clock
-from meshd.slurm.capabilities import Capabilities
+from meshd.slurm.capabilities import SlurmCapabilities
 from meshd.slurm.checks import (
     missing_in_force,
     node_set_changes,
@@ -23,7 +23,7 @@ from meshd.slurm.checks import (
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.files import SlurmFiles, Texts
 from meshd.slurm.node_lines import Lines
-from meshd.slurm.nodes import Rendered, holding, read_joined, read_lines
+from meshd.slurm.nodes import Rendered, holding, read_lines, read_node_addrs
 from meshd.slurm.retained import leaving_of_texts
 
 VERIFY_TIMEOUT_S = 20.0
@@ -83,7 +83,7 @@ class Applier:
         client: the slurmctld that reads them.
         clock: for the polling.
         restart: ends slurmctld gracefully if it runs and starts it; may raise MeshdError.
-        last_words: the end of slurmctld's log in short (`show.complaints`), asked for after a refusal.
+        last_errors: the end of slurmctld's log in short (`show.last_errors`), asked for after a refusal.
         wait_until_quiet: returns when slurmctld may be asked to read its files.
 
     Attributes:
@@ -105,21 +105,21 @@ class Applier:
         client: SlurmClient,
         clock: Clock,
         restart: Callable[[], Awaitable[None]],
-        last_words: Callable[[], Awaitable[str]] | None,
+        last_errors: Callable[[], Awaitable[str]] | None,
         wait_until_quiet: Callable[[], Awaitable[None]] | None,
     ) -> None:
         self._files = files
         self._client = client
         self._clock = clock
         self._restart = restart
-        self._last_words = last_words
+        self._last_errors = last_errors
         self._wait_until_quiet = wait_until_quiet
         self.reconfigures = self.restarts = 0
         self.refusals = Refusals(clock)
         self.last_applied_at: datetime | None = None
         good = files.good()
         self._applied_digest = good.digest if good else ""
-        self.node_addrs: Mapping[str, str] = read_joined(good.nodes) if good else {}
+        self.node_addrs: Mapping[str, str] = read_node_addrs(good.nodes) if good else {}
         self.nodes_conf = good.nodes if good else ""
         self.lines: Mapping[str, Lines] = read_lines(good.nodes, good.gres) if good else {}
         self.unsafe: Mapping[str, str] = {}
@@ -164,7 +164,7 @@ class Applier:
         if why:
             await self._put_back(back, wanted, why)
         self._applied_digest = texts.digest
-        self.node_addrs = dict(wanted.joined)
+        self.node_addrs = dict(wanted.node_addrs)
         self.nodes_conf = wanted.nodes_conf
         self.lines = read_lines(texts.nodes, texts.gres)
         self.last_applied_at = self._clock.now()
@@ -205,7 +205,7 @@ class Applier:
             await self._files.install(back)
         return back
 
-    def _needs_restart(self, wanted: Rendered, view: SlurmView, back: Texts, capabilities: Capabilities) -> bool:
+    def _needs_restart(self, wanted: Rendered, view: SlurmView, back: Texts, capabilities: SlurmCapabilities) -> bool:
         """Slurm before 23.11 ends with fatal() on a reconfigure with another node set."""
         if node_set_changes(wanted, view, back.nodes) and capabilities.restart_when_node_set_changes:
             return True
@@ -268,7 +268,7 @@ class Applier:
 
     async def _put_back(self, back: Texts, wanted: Rendered, why: str) -> None:
         """Restore the last good files, bring slurmctld back to them, and raise."""
-        words = await self._ask_last_words()
+        errors = await self._ask_last_errors()
         await self._files.install(back)
         self.refusals.note(wanted)
         after = "the last good configuration is back"
@@ -282,10 +282,10 @@ class Applier:
                     after += ", but slurmctld does not start: see its log"
         except MeshdError as error:
             after += f", but slurmctld does not take it either: {error}"
-        raise SlurmRefused("; ".join(text for text in (f"Slurm refused: {why}", words, after) if text))
+        raise SlurmRefused("; ".join(text for text in (f"Slurm refused: {why}", errors, after) if text))
 
-    async def _ask_last_words(self) -> str:
-        return await self._last_words() if self._last_words else ""
+    async def _ask_last_errors(self) -> str:
+        return await self._last_errors() if self._last_errors else ""
 
     async def _alive(self) -> bool:
         """Whether slurmctld answers, as far as can be told: with a file that scontrol cannot parse it says nothing."""

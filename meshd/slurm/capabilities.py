@@ -20,7 +20,7 @@ class SlurmVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class Capabilities:
+class SlurmCapabilities:
     """What a slurmctld of this release allows.
 
     Attributes:
@@ -44,13 +44,13 @@ class Capabilities:
         return not self.reconfigure_may_change_node_set
 
 
-TABLE: tuple[Capabilities, ...] = (
-    Capabilities((22, 5), False, False, "cgroup/v1"),
-    Capabilities((23, 2), False, False, "cgroup/v1"),
-    Capabilities((23, 11), True, True, "cgroup/v1"),
-    Capabilities((24, 5), True, True, "disabled"),
-    Capabilities((24, 11), True, True, "disabled"),
-    Capabilities((25, 5), True, True, "disabled"),
+TABLE: tuple[SlurmCapabilities, ...] = (
+    SlurmCapabilities((22, 5), False, False, "cgroup/v1"),
+    SlurmCapabilities((23, 2), False, False, "cgroup/v1"),
+    SlurmCapabilities((23, 11), True, True, "cgroup/v1"),
+    SlurmCapabilities((24, 5), True, True, "disabled"),
+    SlurmCapabilities((24, 11), True, True, "disabled"),
+    SlurmCapabilities((25, 5), True, True, "disabled"),
 )
 """Source: run on 22.05.8 and 24.11.5; 23.02 as 22.05, and 23.11 and 24.05 as 24.11, by Slurm's source
 (src/slurmctld/read_config.c, controller.c)."""
@@ -70,7 +70,7 @@ def parse_version(text: str) -> SlurmVersion:
     return SlurmVersion((int(match[1]), int(match[2])), int(match[3] or 0))
 
 
-def capabilities(version: SlurmVersion) -> Capabilities:
+def capabilities(version: SlurmVersion) -> SlurmCapabilities:
     """The row for this slurmctld; a release newer than the table behaves as the newest in it.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from meshd.errors import SlurmError
 from meshd.model.observed import SlurmNode, SlurmReservation, SlurmView
-from meshd.slurm.nodes import Rendered, is_placeholder, node_records, read_joined, read_slots
+from meshd.slurm.nodes import Rendered, is_placeholder, node_records, read_node_addrs, read_slots
 from meshd.slurm.retained import Leaving
 from meshd.slurm.show import hostlist
 
@@ -32,7 +32,7 @@ def refuse_if_garbled(wanted: Rendered) -> None:
     Raises:
         SlurmError: it is not.
     """
-    if read_slots(wanted.nodes_conf) != wanted.slots or read_joined(wanted.nodes_conf) != dict(wanted.joined):
+    if read_slots(wanted.nodes_conf) != wanted.slots or read_node_addrs(wanted.nodes_conf) != dict(wanted.node_addrs):
         raise SlurmError("the new nodes.conf does not read back as it was meant: it is not written")
 
 
@@ -43,7 +43,7 @@ def unsafe_slots(wanted: Rendered, view: SlurmView, last_good: str) -> dict[str,
     address keeps its jobs.
     """
     found: dict[str, str] = {}
-    leaving = (set(read_slots(last_good)) | set(wanted.slots)) - wanted.joined.keys()
+    leaving = (set(read_slots(last_good)) | set(wanted.slots)) - wanted.node_addrs.keys()
     for slot in sorted(leaving & view.nodes.keys()):
         node = view.nodes[slot]
         jobs = view.jobs_on(slot)
@@ -51,10 +51,10 @@ def unsafe_slots(wanted: Rendered, view: SlurmView, last_good: str) -> dict[str,
             found[slot] = f"{slot} still has jobs ({', '.join(jobs) or 'ending'}): its line stays until they end"
         elif node.up and not node.drained:
             found[slot] = f"{slot} is open to jobs in Slurm: its line stays until meshd has drained it again"
-    for slot, before in read_joined(last_good).items():
-        after = wanted.joined.get(slot, before)
+    for slot, before in read_node_addrs(last_good).items():
+        after = wanted.node_addrs.get(slot, before)
         jobs = view.jobs_on(slot)
-        same = after == before or before in wanted.former.get(slot, ())
+        same = after == before or before in wanted.former_node_addrs.get(slot, ())
         if not same and slot in view.nodes and (jobs or view.nodes[slot].busy):
             found[slot] = f"{slot} still has jobs ({', '.join(jobs) or 'ending'}): it stays at {before} until they end"
     return found
@@ -82,9 +82,9 @@ def missing_in_force(wanted: Rendered, nodes: Mapping[str, SlurmNode]) -> str:
         return f"slurmctld does not show {', '.join(unknown[:5])}"
     for slot in wanted.slots:
         shown = nodes[slot].node_addr
-        if slot not in wanted.joined and not is_placeholder(shown):
+        if slot not in wanted.node_addrs and not is_placeholder(shown):
             return f"slurmctld still shows {slot} at {shown}"
-    for slot, address in wanted.joined.items():
+    for slot, address in wanted.node_addrs.items():
         shown = nodes[slot].node_addr
         if shown != address:
             return f"slurmctld shows {slot} at {shown}, not at {address}"

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from meshd.errors import CommandError, CommandNotFound, CommandTimeout, SlurmError
 from meshd.model.observed import SlurmNode, SlurmReservation, SlurmView
 from meshd.runtime.run import Runner
-from meshd.slurm.capabilities import Capabilities, SlurmVersion, capabilities, parse_version
-from meshd.slurm.gpu_devices import closed_in
+from meshd.slurm.capabilities import SlurmCapabilities, SlurmVersion, capabilities, parse_version
 from meshd.slurm.show import (
     JOB_FORMAT,
     auth_type,
+    gpus_closed,
     parse_jobs,
     parse_nodes,
     parse_reservations,
@@ -67,9 +67,9 @@ class SlurmClient:
         Raises:
             SlurmError: slurmctld does not answer.
         """
-        return closed_in(await self._call(["scontrol", "show", "config"]))
+        return gpus_closed(await self._call(["scontrol", "show", "config"]))
 
-    async def capabilities(self) -> Capabilities:
+    async def capabilities(self) -> SlurmCapabilities:
         """What the running slurmctld can do.
 
         Raises:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from meshd.plan.slurm_lines import LineRefused, check, known
-from meshd.runtime.request import Refused, read_small, take, write_whole
+from meshd.runtime.request import RequestRefused, read_small, take, write_whole
 
 REQUEST = "slurm-files.request"
 ANSWER = Path("/run/meshd-slurm/answer.json")
@@ -50,11 +50,11 @@ def serve(request: Path, answer: Path, directory: Path = DIRECTORY, settings: Pa
         asked = take(request, REQUEST_MAX_B)
         nodes, gres = asked.get("nodes"), asked.get("gres")
         if not isinstance(nodes, str) or not isinstance(gres, str):
-            raise Refused("the request has no text for both files")
+            raise RequestRefused("the request has no text for both files")
         check(nodes, gres, known(read_small(settings), read_small(directory / NODES)))
         put(directory, nodes, gres)
         told["ok"] = True
-    except (Refused, LineRefused) as error:
+    except (RequestRefused, LineRefused) as error:
         told["detail"] = str(error)
     except OSError as error:
         told |= {"detail": f"{error.filename or directory}: {error.strerror}", "errno": error.errno or 0}

@@ -43,7 +43,7 @@ HEADER = """\
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RenderInput:
     """What was rendered: to render it again with some slots as they were."""
 
     pools: tuple[PoolLine, ...]
@@ -58,8 +58,8 @@ class Rendered:
 
     Attributes:
         slots: every declared slot, in the order of the file.
-        joined: the address of each slot that is not free.
-        former: earlier addresses of the same machine, for the slots whose machine had another one.
+        node_addrs: the address of each slot that is not free.
+        former_node_addrs: earlier addresses of the same machine, for the slots whose machine had another one.
         left_out: the machines whose line cannot be written, by slot, each with why. Such a slot keeps the line that it
             had, or is free.
         digest: SHA-256 over both texts, hex.
@@ -68,11 +68,11 @@ class Rendered:
     nodes_conf: str
     gres_conf: str
     slots: tuple[str, ...]
-    joined: Mapping[str, str]
-    former: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    node_addrs: Mapping[str, str]
+    former_node_addrs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     digest: str = field(init=False)
-    source: Source | None = field(default=None, compare=False, repr=False)
+    source: RenderInput | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "digest", digest_of(self.nodes_conf, self.gres_conf))
@@ -130,10 +130,10 @@ def render(
         nodes_conf=HEADER + "".join(f"{line}\n" for line in [*body, *_partitions(pools)]),
         gres_conf=HEADER + "".join(f"{line}\n" for line in gres),
         slots=tuple(slots),
-        joined={slot: own.node_addr for slot, own in sorted(lines.items())},
-        former=dict(sorted(former.items())),
+        node_addrs={slot: own.node_addr for slot, own in sorted(lines.items())},
+        former_node_addrs=dict(sorted(former.items())),
         left_out=dict(sorted(left_out.items())),
-        source=Source(tuple(pools), joined, shapes_fixed, before),
+        source=RenderInput(tuple(pools), joined, shapes_fixed, before),
     )
 
 
@@ -197,7 +197,7 @@ def read_slots(nodes_conf: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def read_joined(nodes_conf: str) -> dict[str, str]:
+def read_node_addrs(nodes_conf: str) -> dict[str, str]:
     """The address of every slot that is not free, read back from a nodes.conf."""
     return {
         record["nodename"]: record.get("nodeaddr", "")

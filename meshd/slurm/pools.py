@@ -1,11 +1,14 @@
-"""The pools of the settings, as Slurm needs them."""
+"""PURE: the pools as Slurm needs them: from the settings, and from a nodes.conf that meshd wrote."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from meshd.config import PoolSettings
-from meshd.slurm.nodes import PoolLine
+from meshd.slurm.conf import parse
+from meshd.slurm.nodes import PoolLine, node_records
+from meshd.slurm.show import gpus_of, hostlist
 
 
 def pool_lines(pools: Mapping[str, PoolSettings]) -> tuple[PoolLine, ...]:
@@ -18,3 +21,47 @@ def pool_lines(pools: Mapping[str, PoolSettings]) -> tuple[PoolLine, ...]:
         )
         for name, pool in pools.items()
     )  # fmt: skip
+
+
+def read_pools(nodes_conf: str) -> Mapping[str, PoolLine]:
+    """The pools of a nodes.conf that meshd wrote, by name. A free slot tells what the pool promises.
+
+    Raises:
+        SlurmError: a host list cannot be read.
+    """
+    return _read_pools(nodes_conf)
+
+
+@lru_cache(maxsize=2)
+def _read_pools(nodes_conf: str) -> Mapping[str, PoolLine]:
+    promised: dict[str, Mapping[str, str]] = {}
+    sizes: dict[str, int] = {}
+    for record in node_records(nodes_conf):
+        for slot in hostlist(record["nodename"]):
+            pool, _, index = slot.rpartition("-")
+            sizes[pool] = max(sizes.get(pool, 0), int(index) if index.isdigit() else 0)
+        if pool not in promised or record.get("state", "").upper() == "DOWN":
+            promised[pool] = record
+    found: dict[str, PoolLine] = {}
+    for record in parse(nodes_conf).records("PartitionName"):
+        for slot in hostlist(record.get("nodes", "")):
+            pool = slot.rpartition("-")[0]
+            if pool not in found and pool in promised:
+                found[pool] = _pool(pool, sizes[pool], record["partitionname"], promised[pool])
+    return found
+
+
+def _pool(name: str, size: int, partition: str, record: Mapping[str, str]) -> PoolLine:
+    gres = record.get("gres", "")
+    kind = gres.split(":")[1] if gres.count(":") == 2 else ""
+    features = tuple(f for f in record.get("feature", "").split(",") if f and f != kind)
+    return PoolLine(
+        name,
+        partition,
+        size,
+        kind,
+        gpus_of(gres),
+        int(record.get("cpus", 1)),
+        int(record.get("realmemory", 1)),
+        features,
+    )

@@ -17,9 +17,9 @@ from meshd.errors import SlurmError, SlurmRefused
 from meshd.runtime.clock import Clock
 from meshd.slurm.apply import Applier
 from meshd.slurm.client import SlurmClient
-from meshd.slurm.culprits import Culprits
 from meshd.slurm.files import SlurmFiles
 from meshd.slurm.nodes import Rendered
+from meshd.slurm.refused_lines import RefusedLines
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ class Publisher:
         client: SlurmClient,
         clock: Clock,
         restart: Callable[[], Awaitable[None]],
-        last_words: Callable[[], Awaitable[str]] | None = None,
+        last_errors: Callable[[], Awaitable[str]] | None = None,
         changed: Callable[[], None] = lambda: None,
         wait_until_quiet: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -62,7 +62,7 @@ class Publisher:
             client: the slurmctld that reads them.
             clock: for the polling.
             restart: ends slurmctld gracefully if it runs and starts it; may raise MeshdError.
-            last_words: the end of slurmctld's log in short (`show.complaints`), asked for after a refusal.
+            last_errors: the end of slurmctld's log in short (`show.last_errors`), asked for after a refusal.
             changed: called when something came into force, and after each failure.
             wait_until_quiet: returns when slurmctld may be asked to read its files. Of the requests that come in the
                 meantime the newest wins.
@@ -77,8 +77,8 @@ class Publisher:
         self._wanted: Rendered | None = None
         self._busy = False
         self._last_error = ""
-        self.applier = Applier(files, client, clock, restart, last_words, wait_until_quiet)
-        self.culprits = Culprits(clock)
+        self.applier = Applier(files, client, clock, restart, last_errors, wait_until_quiet)
+        self.refused_lines = RefusedLines(clock)
 
     def status(self) -> PublishStatus:
         """How it stands."""
@@ -135,7 +135,7 @@ class Publisher:
                 if self.applier.is_applied(wanted):
                     self._last_error, self.applier.unsafe = "", {}
                     return False
-                wanted = self.culprits.left_out(wanted, self.applier.lines)
+                wanted = self.refused_lines.left_out(wanted, self.applier.lines)
                 if self.applier.is_applied(wanted):
                     return False
                 await self._apply_most(wanted)
@@ -166,9 +166,9 @@ class Publisher:
         try:
             await self._put(wanted)
         except SlurmRefused:
-            if not await self.culprits.search(wanted, self.applier.lines, self._takes):
+            if not await self.refused_lines.search(wanted, self.applier.lines, self._takes):
                 raise
-            for slot, why in self.culprits.reasons.items():
+            for slot, why in self.refused_lines.reasons.items():
                 log.error("slurm_refuses_a_machine", slot=slot, reason=why)
 
     async def _takes(self, content: Rendered) -> str:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from meshd.model.ids import slot_index
 from meshd.model.observed import SlurmJob, SlurmReservation
 from meshd.slurm.conf import parse
-from meshd.slurm.nodes import PoolLine, node_records
-from meshd.slurm.show import gpus_of, hostlist
+from meshd.slurm.nodes import PoolLine
+from meshd.slurm.show import hostlist
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Retained:
     """A part of a pool that stays for now.
 
     Attributes:
@@ -57,50 +56,6 @@ class Hold:
     jobs: tuple[str, ...] = ()
     reservations: tuple[str, ...] = ()
     other: str = ""
-
-
-def read_pools(nodes_conf: str) -> Mapping[str, PoolLine]:
-    """The pools of a nodes.conf that meshd wrote, by name. A free slot tells what the pool promises.
-
-    Raises:
-        SlurmError: a host list cannot be read.
-    """
-    return _read_pools(nodes_conf)
-
-
-@lru_cache(maxsize=2)
-def _read_pools(nodes_conf: str) -> Mapping[str, PoolLine]:
-    promised: dict[str, Mapping[str, str]] = {}
-    sizes: dict[str, int] = {}
-    for record in node_records(nodes_conf):
-        for slot in hostlist(record["nodename"]):
-            pool, _, index = slot.rpartition("-")
-            sizes[pool] = max(sizes.get(pool, 0), int(index) if index.isdigit() else 0)
-        if pool not in promised or record.get("state", "").upper() == "DOWN":
-            promised[pool] = record
-    found: dict[str, PoolLine] = {}
-    for record in parse(nodes_conf).records("PartitionName"):
-        for slot in hostlist(record.get("nodes", "")):
-            pool = slot.rpartition("-")[0]
-            if pool not in found and pool in promised:
-                found[pool] = _pool(pool, sizes[pool], record["partitionname"], promised[pool])
-    return found
-
-
-def _pool(name: str, size: int, partition: str, record: Mapping[str, str]) -> PoolLine:
-    gres = record.get("gres", "")
-    kind = gres.split(":")[1] if gres.count(":") == 2 else ""
-    features = tuple(f for f in record.get("feature", "").split(",") if f and f != kind)
-    return PoolLine(
-        name,
-        partition,
-        size,
-        kind,
-        gpus_of(gres),
-        int(record.get("cpus", 1)),
-        int(record.get("realmemory", 1)),
-        features,
-    )
 
 
 def leaving_of(pools: Sequence[PoolLine], before: Mapping[str, PoolLine]) -> Leaving:
@@ -129,7 +84,7 @@ def retain(
     before: Mapping[str, PoolLine],
     jobs: Iterable[SlurmJob],
     reservations: Iterable[SlurmReservation],
-) -> tuple[tuple[PoolLine, ...], tuple[Hold, ...]]:
+) -> tuple[tuple[PoolLine, ...], tuple[Retained, ...]]:
     """The pools with what must stay for now, and why it stays.
 
     Args:
@@ -148,7 +103,7 @@ def retain(
     required = {slot for job in jobs for slot in job.required_nodes} | {s for one in reservations for s in one.nodes}
     kept = {pool.name: pool for pool in pools}
     other = next((pool.partition or pool.name for pool in pools), "")
-    holds: list[Hold] = []
+    parts: list[Retained] = []
     for name, old in sorted(before.items()):
         partition = old.partition if old.partition in leaving.partitions & wanted else ""
         slots = tuple(sorted(slot for slot in required & leaving.slots if slot_index(name, slot)))
@@ -161,10 +116,10 @@ def retain(
             size = max([now.max_nodes, *(slot_index(name, slot) or 0 for slot in slots)])
             kept[name] = replace(now, max_nodes=size, partition=partition or now.partition, leaving=bool(partition))
         mine = Leaving(frozenset({partition} - {""}), frozenset(slots))
-        holds.append(
-            Hold(
+        parts.append(
+            Retained(
                 name, partition, slots, tuple(job.id for job in jobs if mine.named_by_job(job)),
                 tuple(one.name for one in reservations if mine.named_by_reservation(one)), other,
             )
         )  # fmt: skip
-    return tuple(kept.values()), tuple(holds)
+    return tuple(kept.values()), tuple(parts)

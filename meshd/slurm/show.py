@@ -253,7 +253,20 @@ def auth_type(text: str) -> str:
     return match[1] if match else ""
 
 
-def complaints(log: str) -> str:
+def gpus_closed(text: str) -> bool:
+    """Whether slurmd keeps a job from the GPUs of other jobs, by `scontrol show config`.
+
+    NVIDIA's device files are open to every user (mode 0666). Only slurmd closes them, by cgroup: `ConstrainDevices=yes`
+    in cgroup.conf, and task/cgroup among the TaskPlugins (Slurm's cgroup.conf(5) and gres.conf(5)). CgroupPlugin
+    "disabled" turns everything off.
+    """
+    values = {key: value.lower() for key, value in re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", text, re.MULTILINE)}
+    plugins = {item.strip() for item in values.get("TaskPlugin", "").split(",")}
+    cgroups = values.get("CgroupPlugin", "") not in {"disabled", "cgroup/disabled"}
+    return values.get("ConstrainDevices", "") in {"yes", "true", "1"} and "task/cgroup" in plugins and cgroups
+
+
+def last_errors(log: str) -> str:
     """The last errors of slurmctld's log, for a person: its commands often say no more than "Unspecified error"."""
     lines = re.findall(r"^(?:\[[^\]\n]*\] )?((?:fatal|error): .*)$", log, re.MULTILINE)
     fatal = [line for line in lines if line.startswith("fatal")]

@@ -18,7 +18,7 @@ from typing import Any
 
 from meshd.plan.slurm_lines import known
 from meshd.runtime.hostsfile import with_block
-from meshd.runtime.request import Refused, read_small, take, write_whole
+from meshd.runtime.request import RequestRefused, read_small, take, write_whole
 
 REQUEST = "hosts.request"
 HOSTS = Path("/etc/hosts")
@@ -39,14 +39,14 @@ def serve(request: Path, hosts: Path, settings: Path = SETTINGS, nodes: Path = N
         nodes: root's nodes.conf; its slots may be named too.
 
     Raises:
-        Refused: the request asks for something that is not given; the file is as it was.
+        RequestRefused: the request asks for something that is not given; the file is as it was.
         OSError: the request cannot be taken, or the file not be written.
     """
     asked = _names(take(request, REQUEST_MAX_B))
     slots = known(read_small(settings), read_small(nodes))
     for name in asked:
         if not slots.has_slot(name):
-            raise Refused(f"{name[:70]!r} is no slot of a pool in {settings}")
+            raise RequestRefused(f"{name[:70]!r} is no slot of a pool in {settings}")
     return put(hosts, asked)
 
 
@@ -84,10 +84,12 @@ def fits(name: str, address: object) -> bool:
 def _names(asked: dict[str, Any]) -> dict[str, str]:
     names = asked.get("names")
     if not isinstance(names, dict):
-        raise Refused("the request has no names")
+        raise RequestRefused("the request has no names")
     for name, address in names.items():
         if not fits(name, address):
-            raise Refused(f"{name[:70]!r} with {str(address)[:70]!r} is no node's name with an address in {TAILNET}")
+            raise RequestRefused(
+                f"{name[:70]!r} with {str(address)[:70]!r} is no node's name with an address in {TAILNET}"
+            )
     return names
 
 
@@ -101,7 +103,7 @@ def main() -> int:
         parser.error("either a directory or --remove")
     try:
         changed = put(HOSTS, {}) if arguments.remove else serve(arguments.directory / REQUEST, HOSTS)
-    except (Refused, OSError) as error:
+    except (RequestRefused, OSError) as error:
         sys.stderr.write(f"{HOSTS} is left as it is: {error}\n")
         return 1
     if changed:

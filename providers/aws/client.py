@@ -14,7 +14,7 @@ from botocore import exceptions, parsers
 from botocore.config import Config
 
 from meshd.errors import AuthFailed, Transient, Uncertain
-from meshd.runtime.collector import paused
+from meshd.runtime.gc_tuning import gc_paused
 from providers._answers import ErrorAnswer, unclear
 from providers._http import USER_AGENT
 from providers._reads import until_end
@@ -84,7 +84,7 @@ class Ec2:
                 .get_paginator("describe_instances")
                 .paginate(Filters=list(filters), PaginationConfig={"PageSize": 1000})
             )
-            with paused():
+            with gc_paused():
                 return [
                     read(instance)
                     for page in until_end(pages, provider=AWS, operation=operation)

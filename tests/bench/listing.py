@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from statistics import median
 
 from meshd.provider_api import ProviderContext
-from meshd.runtime.collector import tune_gc
+from meshd.runtime.gc_tuning import tune_gc
 from providers.aws.provider import create
 from tests.bench import ec2_pages
 from tests.bench.report import Row, report

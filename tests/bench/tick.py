@@ -27,7 +27,7 @@ from meshd.daemon.head_api.views import cluster_view_of, status_line
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.ports import open_ports
 from meshd.model.observed import Fresh, SlurmView
-from meshd.runtime.collector import tune_gc
+from meshd.runtime.gc_tuning import tune_gc
 from meshd.slurm.files import SlurmFiles, Texts
 from meshd.slurm.show import parse_nodes
 from meshd.store.journal import Journal

@@ -33,9 +33,10 @@ from meshd.slurm.init.codes import Warn
 from meshd.slurm.init.plan import plan_init
 from meshd.slurm.init.types import InitInput
 from meshd.slurm.nodes import FREE_REASON, JoinedNode, PoolLine, Rendered, render
+from meshd.slurm.pools import read_pools
 from meshd.slurm.publish import Publisher
-from meshd.slurm.retained import Hold, read_pools, retain
-from meshd.slurm.show import complaints
+from meshd.slurm.retained import Retained, retain
+from meshd.slurm.show import last_errors
 from tests.integration.slurm_lab import NETWORK, QUICK_START, START_S, Host, Lab, wait_until
 from tests.waiting import until
 
@@ -149,11 +150,11 @@ async def cluster(lab: Lab) -> AsyncIterator[Cluster]:
             await asyncio.to_thread(head.stop, "slurmctld")
         await asyncio.to_thread(lambda: head.start_slurmctld(wait=False))
 
-    async def last_words() -> str:
-        return complaints("\n".join(head.log("slurmctld").split("\n")[-20:]))
+    async def slurmctld_errors() -> str:
+        return last_errors("\n".join(head.log("slurmctld").split("\n")[-20:]))
 
     publisher = Publisher(
-        files=files, client=client, clock=SystemClock(), restart=restart, last_words=last_words,
+        files=files, client=client, clock=SystemClock(), restart=restart, last_errors=slurmctld_errors,
     )  # fmt: skip
     made.append(Cluster(lab, publisher, client, files))
     head.start_slurmctld()
@@ -343,7 +344,7 @@ async def test_what_waiting_jobs_and_reservations_name_stays_and_the_cures_free_
     with pytest.raises(SlurmError):
         await cluster.publisher.apply(cluster.wanted(pools=smaller))
 
-    async def settle() -> tuple[Hold, ...]:
+    async def settle() -> tuple[Retained, ...]:
         view = await cluster.client.view()
         kept, holds = retain(
             smaller, read_pools(cluster.publisher.applier.nodes_conf), view.jobs, await cluster.client.reservations()
@@ -401,13 +402,13 @@ async def test_what_slurm_does_not_take_is_undone_and_slurmctld_lives(cluster: C
 
     cluster.files._put = unchecked
     # Words that no parser knows.
-    bad = Rendered(good.nodes_conf.replace("RealMemory", "RealMemorz"), good.gres_conf, good.slots, good.joined)
+    bad = Rendered(good.nodes_conf.replace("RealMemory", "RealMemorz"), good.gres_conf, good.slots, good.node_addrs)
     with pytest.raises(SlurmRefused, match="RealMemorz"):
         await cluster.publisher.apply(bad)
     # Well-formed, but a partition names a node that is nowhere: fatal for a slurmctld that starts with it.
     lines = good.nodes_conf.replace("Nodes=h100-[1-4]", "Nodes=h100-[1-9]")
     with pytest.raises(SlurmRefused) as caught:
-        await cluster.publisher.apply(Rendered(lines, good.gres_conf, good.slots, good.joined))
+        await cluster.publisher.apply(Rendered(lines, good.gres_conf, good.slots, good.node_addrs))
     assert "Invalid node names in partition" in str(caught.value), "Slurm's own words"
     assert await cluster.client.ping()
     assert cluster.files.current().nodes == good.nodes_conf

@@ -13,7 +13,7 @@ from meshd.plan.admission import check_facts, check_same
 from meshd.plan.limits import COUNT_MAX, as_word, usable
 from meshd.plan.slurm_lines import Allowed, LineRefused, check
 from meshd.slurm.conf import parse
-from meshd.slurm.nodes import JoinedNode, PoolLine, read_joined, read_lines, read_slots, render
+from meshd.slurm.nodes import JoinedNode, PoolLine, read_lines, read_node_addrs, read_slots, render
 from tests.tiers import bounded
 
 COUNTS = st.one_of(st.integers(0, 9), st.sampled_from([64, 255, 256, COUNT_MAX, COUNT_MAX + 1, 65536, 10**9]))
@@ -65,7 +65,7 @@ def test_what_is_admitted_is_written_and_taken(
     made = render([pool], [good, node], shapes_fixed=shapes_fixed)
     assert made.left_out == {}
     assert check(made.nodes_conf, made.gres_conf, Allowed({"h100": 4}, frozenset({"h100"}))).pools == {"h100": 4}
-    assert read_joined(made.nodes_conf) == {"h100-1": "100.64.0.1", "h100-2": "100.64.0.2"}
+    assert read_node_addrs(made.nodes_conf) == {"h100-1": "100.64.0.1", "h100-2": "100.64.0.2"}
     assert read_slots(made.nodes_conf) == made.slots
     lines = read_lines(made.nodes_conf, made.gres_conf)
     assert lines["h100-2"].gres == tuple(x for x in made.gres_conf.splitlines() if x.startswith("NodeName=h100-2 "))
@@ -78,8 +78,8 @@ def test_a_machine_that_cannot_be_written_takes_no_other_with_it(machines: list[
     nodes = [JoinedNode(f"h100-{i}", f"100.64.0.{i}", s, _gpus(d)) for i, (s, d) in enumerate(machines, 1)]
     made = render([pool], [*nodes, good], shapes_fixed=False)
     check(made.nodes_conf, made.gres_conf, Allowed({"h100": 6}, frozenset({"h100"})))
-    assert "h100-6" in made.joined
-    assert set(made.joined) | set(made.left_out) == {node.slot for node in [*nodes, good]}
+    assert "h100-6" in made.node_addrs
+    assert set(made.node_addrs) | set(made.left_out) == {node.slot for node in [*nodes, good]}
 
 
 @given(LIKELY, st.one_of(SHAPES, LIKELY), st.lists(DEVICES, max_size=3))

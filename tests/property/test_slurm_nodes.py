@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from meshd.model.hardware import NodeShape
 from meshd.slurm.conf import parse
-from meshd.slurm.nodes import JoinedNode, PoolLine, read_joined, read_slots, render
+from meshd.slurm.nodes import JoinedNode, PoolLine, read_node_addrs, read_slots, render
 
 sizes = st.dictionaries(
     st.sampled_from(["a", "a-1", "a100", "h100", "h100-x", "z9"]), st.integers(1, 700), min_size=1, max_size=4
@@ -40,7 +40,7 @@ def test_every_slot_stands_once_with_an_address_of_its_own(cluster, fixed):
         assert len(own) == len(NodeSet(record["nodename"]))
         addresses += own
     assert len(set(addresses)) == len(addresses) == len(slots)
-    assert read_joined(rendered.nodes_conf) == rendered.joined == {node.slot: node.node_addr for node in joined}
+    assert read_node_addrs(rendered.nodes_conf) == rendered.node_addrs == {node.slot: node.node_addr for node in joined}
 
 
 @given(clusters())

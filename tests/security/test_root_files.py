@@ -16,7 +16,7 @@ import pytest
 
 from meshd.errors import SlurmError
 from meshd.munge import headkey
-from meshd.runtime.request import Refused
+from meshd.runtime.request import RequestRefused
 from meshd.runtime.rootfs import RootFs
 from meshd.slurm import headfiles
 from meshd.slurm.conf import parse
@@ -175,7 +175,7 @@ def test_what_is_no_file_does_not_keep_the_unit_busy(head: Head, program: str, k
     if program == "files":
         assert not head.serve()
     elif program == "hosts":
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             headhosts.serve(path, head.hosts)
     else:
         munge = headkey.Munge(key=head.root / "root/munge.key")
@@ -188,7 +188,7 @@ def test_the_attacker_cannot_rename_the_head_s_neighbours(head: Head) -> None:
     settings = head.root / "etc/meshd/meshd.toml"
     for name in ("ldap", "localhost", "head", "ldap-1"):
         head.lay(headhosts.REQUEST, {"names": {name: "100.64.0.66"}})
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             headhosts.serve(head.run / headhosts.REQUEST, head.hosts, settings, head.files / "nodes.conf")
     head.lay(headhosts.REQUEST, {"names": {"h100-4": "100.64.0.66"}})
     assert headhosts.serve(head.run / headhosts.REQUEST, head.hosts, settings, head.files / "nodes.conf")

@@ -30,7 +30,7 @@ from meshd.daemon.prices.service import PriceService
 from meshd.daemon.reporting import Reporter
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
-from meshd.runtime.oneflight import OneFlight
+from meshd.runtime.singleflight import SingleFlight
 from meshd.tailnet.watcher import TailnetWatcher
 
 DOCTOR_FRESH_S = 2.0
@@ -81,7 +81,7 @@ class HeadService:
         self._offers = OfferService(state, read_offers)
         self._explain = ExplainService(state, logs)
         self._events = EventService(state, self._machines)
-        self._doctor = OneFlight(doctor, DOCTOR_FRESH_S, store.clock)
+        self._doctor = SingleFlight(doctor, DOCTOR_FRESH_S, store.clock)
         self._reload = reload
         self._prices = prices
         self._auth_key = auth_key

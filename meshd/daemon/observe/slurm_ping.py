@@ -17,7 +17,7 @@ from meshd.daemon.reporting import problem
 from meshd.errors import SlurmError
 from meshd.model.observed import Fresh, Observation, SlurmView
 from meshd.runtime.clock import Clock
-from meshd.runtime.oneflight import OneFlight
+from meshd.runtime.singleflight import SingleFlight
 
 SPACING_S = 2.0
 WAIT_S = 3.0
@@ -38,7 +38,7 @@ class SlurmPing:
         self._ping = ping
         self._down = down
         self._clock = clock
-        self._flight: OneFlight[bool | None] = OneFlight(self._ask, SPACING_S, clock)
+        self._flight: SingleFlight[bool | None] = SingleFlight(self._ask, SPACING_S, clock)
         self._since: datetime | None = None
         self._last_down: datetime | None = None
 

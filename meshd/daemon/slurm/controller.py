@@ -111,7 +111,7 @@ class SlurmFilesController(Controller):
     @property
     def left_out(self) -> Mapping[str, str]:
         """Machines whose line cannot be written, or that Slurm does not take, each with why; all others go on."""
-        refused = self._publisher.culprits.reasons if self._publisher else {}
+        refused = self._publisher.refused_lines.reasons if self._publisher else {}
         names = self._content.names
         return {**self._content.left_out, **{names.get(slot, slot): why for slot, why in refused.items()}}
 
@@ -128,7 +128,7 @@ class SlurmFilesController(Controller):
             self._drop_former(own)
             self._publisher = Publisher(
                 files=SlurmFiles(self._directory, own, self._write), client=self._client, clock=self._clock,
-                restart=self._slurmctld.restart, last_words=self._slurmctld.last_words, changed=self._applied,
+                restart=self._slurmctld.restart, last_errors=self._slurmctld.last_errors, changed=self._applied,
                 wait_until_quiet=self._wait_until_quiet,
             )  # fmt: skip
         except OSError as error:

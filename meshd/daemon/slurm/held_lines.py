@@ -12,7 +12,8 @@ from meshd.model.observed import SlurmReservation, SlurmView
 from meshd.runtime.clock import Clock
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.nodes import PoolLine
-from meshd.slurm.retained import Hold, leaving_of, read_pools, retain
+from meshd.slurm.pools import read_pools
+from meshd.slurm.retained import Retained, leaving_of, retain
 
 ASK_AGAIN_S = 5.0
 SHOWN_MAX = 20
@@ -35,7 +36,7 @@ class HeldLines:
         self._leaves = False
         self.revision: object = object()
         """Another object after each answer: what was made from `lines` before may differ now."""
-        self._holds: tuple[Hold, ...] = ()
+        self._retained: tuple[Retained, ...] = ()
 
     def lines(self, pools: Sequence[PoolLine], nodes_conf: str, view: SlurmView) -> tuple[PoolLine, ...] | None:
         """The pools with what must stay for now; None while Slurm was not asked yet.
@@ -51,11 +52,11 @@ class HeldLines:
         before = read_pools(nodes_conf)
         self._leaves = bool(leaving_of(pools, before))
         if not self._leaves:
-            self._reservations, self._holds = None, ()
+            self._reservations, self._retained = None, ()
             return tuple(pools)
         if self._reservations is None:
             return None
-        kept, self._holds = retain(pools, before, view.jobs, self._reservations)
+        kept, self._retained = retain(pools, before, view.jobs, self._reservations)
         return kept
 
     async def ask(self) -> None:
@@ -72,28 +73,28 @@ class HeldLines:
 
     def problems(self) -> Iterable[ProblemView]:
         """One for each pool of which something stays."""
-        return [problem_of(hold) for hold in self._holds]
+        return [problem_of(part) for part in self._retained]
 
 
-def problem_of(hold: Hold) -> ProblemView:
+def problem_of(part: Retained) -> ProblemView:
     """What stays, why, and the commands that free it."""
-    what = f"partition {hold.partition}" if hold.partition else ", ".join(hold.slots[:SHOWN_MAX])
+    what = f"partition {part.partition}" if part.partition else ", ".join(part.slots[:SHOWN_MAX])
     names, cures = [], []
-    if hold.jobs:
-        ids = hold.jobs[:SHOWN_MAX]
-        more = f" and {len(hold.jobs) - len(ids)} more" if len(hold.jobs) > len(ids) else ""
+    if part.jobs:
+        ids = part.jobs[:SHOWN_MAX]
+        more = f" and {len(part.jobs) - len(ids)} more" if len(part.jobs) > len(ids) else ""
         names.append(f"jobs {', '.join(ids)}{more}")
-        all_jobs = f"--state=PENDING --partition={hold.partition}" if more and hold.partition else " ".join(ids)
+        all_jobs = f"--state=PENDING --partition={part.partition}" if more and part.partition else " ".join(ids)
         cures.append(f"`scancel {all_jobs}`")
-        if hold.partition and hold.other:
-            cures.append(f"`scontrol update jobid={','.join(ids)} partition={hold.other}`")
-        elif not hold.partition:
+        if part.partition and part.other:
+            cures.append(f"`scontrol update jobid={','.join(ids)} partition={part.other}`")
+        elif not part.partition:
             cures.append(f"`scontrol update jobid={','.join(ids)} reqnodelist=`")
-    if hold.reservations:
-        names.append(f"reservations {', '.join(hold.reservations[:SHOWN_MAX])}")
-        cures += [f"`scontrol delete reservationname={name}`" for name in hold.reservations[:3]]
+    if part.reservations:
+        names.append(f"reservations {', '.join(part.reservations[:SHOWN_MAX])}")
+        cures += [f"`scontrol delete reservationname={name}`" for name in part.reservations[:3]]
     text = (
         f"{what} is no longer in the settings, but {' and '.join(names)} name it: Slurm would end them, so it stays "
         "until they are gone; meshd rents nothing for it"
     )
-    return problem(ProblemCode.POOL_LINES_KEPT, "warning", text, " or ".join(cures), pool=hold.pool)
+    return problem(ProblemCode.POOL_LINES_KEPT, "warning", text, " or ".join(cures), pool=part.pool)

@@ -9,9 +9,15 @@ from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.reporting import ok, problem, warn
 from meshd.slurm.client import SlurmClient
-from meshd.slurm.gpu_devices import CURE, OPEN
 
 NAME = CheckName.GPU_DEVICES
+GPUS_OPEN = (
+    "every job can open every GPU of its node: device files of GPUs are open to all users, and Slurm closes none"
+)
+GPUS_OPEN_CURE = (
+    "set ConstrainDevices=yes in cgroup.conf, and ProctrackType=proctrack/cgroup and "
+    "TaskPlugin=task/affinity,task/cgroup in slurm.conf; then `systemctl restart slurmctld`"
+)
 
 
 class GpuDevices:
@@ -32,7 +38,7 @@ class GpuDevices:
             return ok(NAME, "no pool has GPUs")
         if await self._slurm.gpus_closed():
             return ok(NAME, "a job can open its own GPUs alone")
-        return warn(NAME, ProblemCode.GPUS_OPEN, OPEN, CURE)
+        return warn(NAME, ProblemCode.GPUS_OPEN, GPUS_OPEN, GPUS_OPEN_CURE)
 
 
 def left_out(machines: Mapping[str, str]) -> Iterable[ProblemView]:

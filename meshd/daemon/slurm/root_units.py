@@ -14,7 +14,7 @@ from meshd.runtime.clock import Clock
 from meshd.slurm.conf import parse
 from meshd.slurm.files import Texts
 from meshd.slurm.headfiles import ANSWER, REQUEST
-from meshd.slurm.show import complaints
+from meshd.slurm.show import last_errors
 
 ANSWER_TIMEOUT_S = 15.0
 LOOK_S = 0.01
@@ -82,18 +82,18 @@ class SlurmctldUnit:
                 )
             await self._clock.sleep(RESTART_LOOK_S)
 
-    async def last_words(self) -> str:
+    async def last_errors(self) -> str:
         """What slurmctld complained of last, from its log: scontrol often says only "Unspecified error"."""
-        return await asyncio.to_thread(_complaints, self._live.settings.slurm.conf_dir / "slurm.conf")
+        return await asyncio.to_thread(_read_last_errors, self._live.settings.slurm.conf_dir / "slurm.conf")
 
 
-def _complaints(slurm_conf: Path) -> str:
+def _read_last_errors(slurm_conf: Path) -> str:
     try:
         log_file = parse(slurm_conf.read_text("utf-8", "replace")).get("SlurmctldLogFile")
         if not log_file:
             return ""
         with Path(log_file).open("rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - LOG_TAIL_B, 0))
-            return complaints(file.read().decode("utf-8", "replace"))
+            return last_errors(file.read().decode("utf-8", "replace"))
     except OSError:
         return ""  # its words only add to what is known

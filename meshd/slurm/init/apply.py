@@ -16,10 +16,10 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 
 from meshd.plan.slurm_lines import LineRefused
-from meshd.runtime.kept import TEMPORARY, copy_beside, immutable, put, remove_unfinished, stage
 from meshd.runtime.rootfs import Kind, RootFs
 from meshd.slurm.headfiles import FILE_MODE, adopt
 from meshd.slurm.init.codes import InitRefused, Refusal
+from meshd.slurm.init.replace import TEMPORARY, copy_beside, immutable, put, remove_unfinished, stage
 from meshd.slurm.init.types import CGROUP_CONF, GRES_CONF, SLURM_CONF, FileChange, InitPlan, Link
 from meshd.slurm.nodes import HEADER
 

@@ -14,7 +14,7 @@ import pytest
 
 from meshd.munge import headkey
 from meshd.munge.headkey import Munge, fingerprint, serve
-from meshd.runtime.request import Refused
+from meshd.runtime.request import RequestRefused
 
 OLD, NEW = b"o" * 1024, b"n" * 1024
 
@@ -39,7 +39,7 @@ class Head:
     def _unit(self, verb: str) -> None:
         self.calls.append(verb)
         if self.refuses(verb):
-            raise Refused(f"systemd says no to {verb}")
+            raise RequestRefused(f"systemd says no to {verb}")
         self.running = verb == "start"
 
     def ask(self, body: object, mode: int = 0o600) -> dict[str, Any]:

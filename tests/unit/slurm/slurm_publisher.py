@@ -14,7 +14,7 @@ from meshd.slurm.client import SlurmClient
 from meshd.slurm.conf import parse
 from meshd.slurm.files import SlurmFiles, Texts
 from meshd.slurm.headfiles import put
-from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, read_joined, render
+from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, read_node_addrs, render
 from meshd.slurm.publish import Publisher
 from meshd.slurm.show import SEPARATOR, hostlist
 
@@ -64,7 +64,7 @@ class StandInSlurm:
         self.running = table is not None
         if table is not None:
             self.addresses = table
-            free = set(table) - set(read_joined((self.directory / "nodes.conf").read_text()))
+            free = set(table) - set(read_node_addrs((self.directory / "nodes.conf").read_text()))
             self.states = {name: "DOWN" if name in free else self.states.get(name, "IDLE") for name in table}
 
     def _table(self) -> dict[str, str] | None:
@@ -150,7 +150,7 @@ class PublisherLab:
         """A publisher as after a start of the daemon."""
         return Publisher(
             files=self.files, client=SlurmClient(self.slurm, 5.0), clock=self.clock, restart=self.restart,
-            last_words=self.last_words, wait_until_quiet=wait_until_quiet,
+            last_errors=self.last_errors, wait_until_quiet=wait_until_quiet,
         )  # fmt: skip
 
     async def write(self, texts: Texts) -> None:
@@ -161,7 +161,7 @@ class PublisherLab:
         self.restarts += 1
         self.slurm.start()
 
-    async def last_words(self) -> str:
+    async def last_errors(self) -> str:
         return "fatal: its own words" if not self.slurm.running else ""
 
 

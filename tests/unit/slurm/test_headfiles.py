@@ -15,7 +15,7 @@ from meshd.daemon.slurm.root_units import RootFiles
 from meshd.errors import SlurmError
 from meshd.plan.slurm_lines import LineRefused
 from meshd.runtime.clock import SystemClock
-from meshd.runtime.request import Refused, take
+from meshd.runtime.request import RequestRefused, take
 from meshd.slurm import headfiles
 from meshd.slurm.files import SlurmFiles, Texts
 from meshd.slurm.headfiles import REQUEST, adopt, put, relink, serve
@@ -152,10 +152,10 @@ def test_what_is_no_file_is_taken_away(head: Head, kind: str, tmp_path: Path) ->
         case _:
             path.write_text("{}")
             path.chmod(0o666)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         take(path, 4096)
     assert not os.path.lexists(path)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         take(path, 4096)
 
 

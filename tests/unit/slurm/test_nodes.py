@@ -7,7 +7,7 @@ import pytest
 from meshd.errors import SlurmError
 from meshd.model.hardware import NodeShape
 from meshd.plan.limits import cpus_of, shape_fault
-from meshd.slurm.nodes import HEADER, holding, read_joined, read_lines, read_slots, render
+from meshd.slurm.nodes import HEADER, holding, read_lines, read_node_addrs, read_slots, render
 from tests.unit.slurm.slurm_nodes import CPU, GOLDEN, GPUS, H100, NODE
 
 
@@ -16,7 +16,7 @@ def test_the_files_as_a_whole():
     assert rendered.nodes_conf == GOLDEN
     assert rendered.gres_conf == HEADER + "NodeName=h100-2 Name=gpu Type=h100 File=/dev/nvidia[0-7]\n"
     assert rendered.slots == ("cpu-1", "h100-1", "h100-2", "h100-3", "h100-4", "h100-5", "h100-6")
-    assert rendered.joined == {"h100-2": "100.64.0.2"}
+    assert rendered.node_addrs == {"h100-2": "100.64.0.2"}
 
 
 def test_the_order_of_the_arguments_does_not_matter():
@@ -60,7 +60,7 @@ def test_what_must_not_get_into_the_file_leaves_out_that_machine_alone(change):
     bad, other = replace(NODE, **change), replace(NODE, slot="h100-4", node_addr="100.64.0.4")
     made = render([H100], [bad, other], shapes_fixed=False)
     assert list(made.left_out) == [bad.slot]
-    assert made.joined == {"h100-4": "100.64.0.4"}
+    assert made.node_addrs == {"h100-4": "100.64.0.4"}
     assert made.nodes_conf == render([H100], [other], shapes_fixed=False).nodes_conf
 
 
@@ -75,7 +75,7 @@ def test_a_line_that_cannot_be_made_any_more_stays_as_it_is():
     assert list(made.left_out) == ["h100-2"]
     another = replace(NODE, node_addr="100.64.0.9")
     made = render([larger], [another], shapes_fixed=False, before=lines)
-    assert made.joined == {}, "a line of another machine is not kept"
+    assert made.node_addrs == {}, "a line of another machine is not kept"
 
 
 def test_slots_that_are_held_keep_their_lines_whoever_is_there():
@@ -84,7 +84,7 @@ def test_slots_that_are_held_keep_their_lines_whoever_is_there():
     newcomer = replace(NODE, node_addr="100.64.0.9")
     other = replace(NODE, slot="h100-4", node_addr="100.64.0.4")
     made = holding(render([H100], [newcomer, other], shapes_fixed=False), lines, ["h100-2"])
-    assert made.joined == {"h100-2": "100.64.0.2", "h100-4": "100.64.0.4"}
+    assert made.node_addrs == {"h100-2": "100.64.0.2", "h100-4": "100.64.0.4"}
     smaller = holding(render([replace(H100, max_nodes=1)], [], shapes_fixed=False), lines, ["h100-2"])
     assert smaller.slots == ("h100-1", "h100-2")
 
@@ -131,10 +131,10 @@ def test_pools_that_cannot_be_written(pool):
 
 def test_two_machines_never_share_a_slot_or_an_address():
     made = render([H100], [NODE, replace(NODE, node_addr="100.64.0.3")], shapes_fixed=False)
-    assert (made.joined, list(made.left_out)) == ({"h100-2": "100.64.0.2"}, ["h100-2"])
+    assert (made.node_addrs, list(made.left_out)) == ({"h100-2": "100.64.0.2"}, ["h100-2"])
     lines = read_lines(made.nodes_conf, made.gres_conf)
     made = render([H100], [replace(NODE, slot="h100-1"), NODE], shapes_fixed=False, before=lines)
-    assert (made.joined, list(made.left_out)) == ({"h100-2": "100.64.0.2"}, ["h100-1"]), "who had it first keeps it"
+    assert (made.node_addrs, list(made.left_out)) == ({"h100-2": "100.64.0.2"}, ["h100-1"]), "who had it first keeps it"
 
 
 def test_pools_that_would_declare_the_same_nodes():
@@ -143,6 +143,6 @@ def test_pools_that_would_declare_the_same_nodes():
 
 
 def test_reading_back():
-    assert read_joined(GOLDEN) == {"h100-2": "100.64.0.2"}
+    assert read_node_addrs(GOLDEN) == {"h100-2": "100.64.0.2"}
     with pytest.raises(SlurmError, match="twice"):
         read_slots("NodeName=a-[1-3]\nNodeName=a-2\n")

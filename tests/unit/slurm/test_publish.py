@@ -17,7 +17,7 @@ from meshd.model.hardware import NodeShape
 from meshd.runtime.run import Result
 from meshd.slurm import files as files_module
 from meshd.slurm.client import SlurmClient
-from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, read_joined, read_slots, render
+from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, read_node_addrs, read_slots, render
 from meshd.slurm.publish import Publisher
 from tests.unit.slurm.slurm_publisher import PublisherLab, wanted
 
@@ -88,7 +88,7 @@ async def test_a_machine_whose_line_slurm_refuses_is_left_out_alone(world: Publi
     joined = [JoinedNode(f"a-{i}", f"100.64.1.{i}", NodeShape(2, 1, 1, 2, 1, 4096)) for i in range(1, 5)]
     content = render([PoolLine("a", "", 4, "", 0, 1, 1024)], joined, shapes_fixed=True)
     assert await world.publisher.apply(content)
-    assert set(world.publisher.culprits.reasons) == bad
+    assert set(world.publisher.refused_lines.reasons) == bad
     taken = {node.slot: node.node_addr for node in joined if node.slot not in bad}
     kept = {"a-2": before.node_addr} if "a-2" in bad else {}
     assert world.publisher.applier.node_addrs == {**taken, **kept}
@@ -97,12 +97,12 @@ async def test_a_machine_whose_line_slurm_refuses_is_left_out_alone(world: Publi
     assert world.slurm.count("scontrol reconfigure") == reconfigures
     world.clock.time_s += 200
     assert await world.publisher.apply(content), "but after a while it is"
-    assert set(world.publisher.culprits.reasons) == bad
+    assert set(world.publisher.refused_lines.reasons) == bad
     assert world.slurm.count("scontrol reconfigure") > reconfigures
     world.slurm.dislikes = set()
     mended = [replace(node, node_addr=node.node_addr.replace("64.1.", "64.2.")) for node in joined]
     assert await world.publisher.apply(render([PoolLine("a", "", 4, "", 0, 1, 1024)], mended, shapes_fixed=True))
-    assert world.publisher.culprits.reasons == {}
+    assert world.publisher.refused_lines.reasons == {}
     assert len(world.publisher.applier.node_addrs) == 4
 
 
@@ -111,7 +111,7 @@ async def test_a_refusal_that_no_machine_causes_is_told_as_before(world: Publish
     world.slurm.dislikes = {"239.192.0.5"}
     with pytest.raises(SlurmRefused):
         await world.publisher.apply(wanted("a-1", "a-2", size=6))
-    assert world.publisher.culprits.reasons == {}
+    assert world.publisher.refused_lines.reasons == {}
     assert world.publisher.applier.node_addrs == {"a-2": "100.64.0.2"}
 
 
@@ -171,7 +171,7 @@ async def test_a_changed_node_set_is_a_reconfigure_on_a_new_slurmctld(world: Pub
 async def test_what_cannot_be_parsed_is_undone(world: PublisherLab) -> None:
     await world.publisher.apply(wanted("a-2"))
     good = wanted("a-2")
-    bad = Rendered(good.nodes_conf + "Junk=1\n", good.gres_conf, good.slots, good.joined)
+    bad = Rendered(good.nodes_conf + "Junk=1\n", good.gres_conf, good.slots, good.node_addrs)
     with pytest.raises(SlurmRefused, match="Unable to process configuration file"):
         await world.publisher.apply(bad)
     assert world.files.current().nodes == good.nodes_conf
@@ -189,7 +189,7 @@ async def test_a_slurmctld_that_died_is_started_again_on_the_last_good_file(tmp_
         await world.publisher.apply(replace(wanted("a-2", "a-3"), source=None))
     assert world.slurm.running
     assert world.restarts == 1
-    assert read_joined(world.files.current().nodes) == {"a-2": "100.64.0.2"}
+    assert read_node_addrs(world.files.current().nodes) == {"a-2": "100.64.0.2"}
     assert await world.publisher.apply(wanted("a-2", "a-3")), "and the next try succeeds"
 
 
@@ -201,7 +201,7 @@ async def test_a_slurmctld_that_dies_once_is_no_fault_of_the_newcomer(tmp_path: 
     assert await world.publisher.apply(wanted("a-2", "a-3"))
     assert world.restarts == 1
     assert set(world.publisher.applier.node_addrs) == {"a-2", "a-3"}
-    assert world.publisher.culprits.reasons == {}
+    assert world.publisher.refused_lines.reasons == {}
 
 
 async def test_a_reconfigure_that_timed_out_but_happened_counts(world: PublisherLab) -> None:
@@ -307,7 +307,7 @@ async def test_of_what_is_asked_for_in_one_breath_the_newest_is_put_in_force(wor
 async def test_a_failure_is_forgotten_once_what_failed_is_not_wanted_any_more(world: PublisherLab) -> None:
     await world.publisher.apply(wanted("a-2"))
     good = wanted("a-2")
-    bad = Rendered(good.nodes_conf + "Junk=1\n", good.gres_conf, good.slots, good.joined)
+    bad = Rendered(good.nodes_conf + "Junk=1\n", good.gres_conf, good.slots, good.node_addrs)
     async with running(world.publisher) as publish:
         await publish(bad)
         assert world.publisher.status().problems
@@ -317,7 +317,7 @@ async def test_a_failure_is_forgotten_once_what_failed_is_not_wanted_any_more(wo
 
 async def test_a_refused_content_is_tried_again_by_itself_after_growing_pauses(world: PublisherLab) -> None:
     good = wanted("a-2")
-    bad = Rendered(good.nodes_conf + "Junk=1\n", good.gres_conf, good.slots, good.joined)
+    bad = Rendered(good.nodes_conf + "Junk=1\n", good.gres_conf, good.slots, good.node_addrs)
     tried: list[float] = []
     async with running(world.publisher) as publish:
         while len(tried) < 8:
@@ -361,7 +361,7 @@ async def test_what_a_waiting_job_or_a_reservation_names_does_not_go(
 
 async def test_a_refused_content_is_not_tried_again_at_once(world: PublisherLab) -> None:
     good = wanted("a-2")
-    bad = Rendered(good.nodes_conf + "Junk=1\n", good.gres_conf, good.slots, good.joined)
+    bad = Rendered(good.nodes_conf + "Junk=1\n", good.gres_conf, good.slots, good.node_addrs)
     async with running(world.publisher) as publish:
         for _ in range(2):
             await publish(bad)

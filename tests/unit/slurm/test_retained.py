@@ -7,7 +7,8 @@ import pytest
 from meshd.model.hardware import GpuFact, NodeShape
 from meshd.model.observed import SlurmJob, SlurmReservation
 from meshd.slurm.nodes import JoinedNode, PoolLine, render
-from meshd.slurm.retained import leaving_of, leaving_of_texts, read_pools, retain
+from meshd.slurm.pools import read_pools
+from meshd.slurm.retained import leaving_of, leaving_of_texts, retain
 
 H100 = PoolLine("h100", "", 4, "h100", 2, 8, 4096, ("fast", "ib"), default=True)
 CPU = PoolLine("cpu-big", "cpu", 2, "", 0, 1, 500)

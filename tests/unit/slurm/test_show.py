@@ -151,7 +151,7 @@ def test_ping_and_version():
 
 def test_complaints_are_the_last_errors_and_always_the_fatal_one():
     log = "[t] error: one\n[t] fatal: dead\n[t] debug: x\n[t] error: two\n[t] error: three\n[t] error: four\n"
-    assert show.complaints(log) == "error: two; error: three; error: four; fatal: dead"
+    assert show.last_errors(log) == "error: two; error: three; error: four; fatal: dead"
 
 
 def test_what_a_node_has_slurm_say_is_one_line_without_escapes() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from meshd.runtime.request import Refused
+from meshd.runtime.request import RequestRefused
 from meshd.slurm.nodes import PoolLine, render
 from meshd.tailnet import headhosts
 from meshd.tailnet.headhosts import put, serve
@@ -82,7 +82,7 @@ def test_a_link_stays_one(hosts: Path, tmp_path: Path) -> None:
 )
 def test_anything_else_is_refused_whole(hosts: Path, names: object) -> None:
     more = {"h100-2": "100.64.0.3", **names} if isinstance(names, dict) else names
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         ask(hosts, {"names": more})
     assert hosts.read_text() == BEFORE
 
@@ -97,7 +97,7 @@ def test_a_slot_that_slurm_has_may_be_named_when_the_settings_lose_it(hosts: Pat
     made = render([PoolLine("old", "", 3, "", 0, 1, 1024)], [], shapes_fixed=False)
     (hosts.parent / "nodes.conf").write_text(made.nodes_conf)
     assert ask(hosts, {"names": {"old-3": "100.64.0.2", "h100-4": "100.64.0.3"}})
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         ask(hosts, {"names": {"old-4": "100.64.0.2"}})
 
 
@@ -105,14 +105,14 @@ def test_a_slot_that_slurm_has_may_be_named_when_the_settings_lose_it(hosts: Pat
 def test_what_is_no_file_is_taken_away(hosts: Path, kind: str) -> None:
     request = hosts.parent / headhosts.REQUEST
     request.mkdir() if kind == "directory" else os.mkfifo(request)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         serve(request, hosts)
     assert not os.path.lexists(request)
 
 
 @pytest.mark.parametrize(("body", "mode"), [("[]", 0o600), ("{", 0o600), ('{"names": {}}', 0o644), ("", 0o600)])
 def test_what_is_no_request(hosts: Path, body: str, mode: int) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         ask(hosts, body, mode)
 
 

@@ -34,7 +34,7 @@ class Asked:
     def request(self, wanted: Rendered) -> None:
         if wanted.digest not in self.digests[-1:]:
             self.digests.append(wanted.digest)
-            self.sizes.append(len(wanted.joined))
+            self.sizes.append(len(wanted.node_addrs))
 
 
 def machine(index: int, *, joined: bool) -> Machine:

@@ -13,7 +13,7 @@ from meshd.runtime.run import run
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.node_lines import Lines
 from meshd.slurm.nodes import Rendered
-from meshd.slurm.retained import read_pools
+from meshd.slurm.pools import read_pools
 from meshd.store.journal import Journal
 from tests.clocks import HandClock
 from tests.live import live_settings

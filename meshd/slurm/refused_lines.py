@@ -19,7 +19,7 @@ AGAIN_AFTER_S = 120.0
 """Then what was refused may be tried once more: slurmctld may have been at fault."""
 
 
-class Culprits:
+class RefusedLines:
     """What was refused, and is not tried again for a while as long as it stays the same."""
 
     def __init__(self, clock: Clock) -> None:

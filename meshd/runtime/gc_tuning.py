@@ -26,7 +26,7 @@ _holders = 0
 
 
 @contextmanager
-def paused() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Keep the collector from running, in all threads, until the last of those who asked for it has left.
 
     For work that makes a great many objects, none of them garbage: parsing a cloud's listing of 10,000 machines. Each

@@ -11,7 +11,7 @@ from meshd.runtime.clock import Clock
 T = TypeVar("T")
 
 
-class OneFlight(Generic[T]):
+class SingleFlight(Generic[T]):
     """Runs it when it is asked for, but not twice at once, and not again before a while has passed.
 
     Args:

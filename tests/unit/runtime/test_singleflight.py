@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from meshd.runtime.oneflight import OneFlight
+from meshd.runtime.singleflight import SingleFlight
 from tests.clocks import HandClock
 
 
@@ -29,7 +29,7 @@ class Costly:
 
 async def test_all_who_ask_meanwhile_get_one_answer_and_so_do_those_right_after() -> None:
     costly, clock = Costly(), HandClock()
-    ask = OneFlight(costly, 2.0, clock)
+    ask = SingleFlight(costly, 2.0, clock)
     asking = [asyncio.create_task(ask()) for _ in range(50)]
     await asyncio.sleep(0)
     costly.go.set()
@@ -41,7 +41,7 @@ async def test_all_who_ask_meanwhile_get_one_answer_and_so_do_those_right_after(
 
 async def test_one_who_gives_up_does_not_end_the_run_of_the_others() -> None:
     costly = Costly()
-    ask = OneFlight(costly, 2.0, HandClock())
+    ask = SingleFlight(costly, 2.0, HandClock())
     first, second = asyncio.create_task(ask()), asyncio.create_task(ask())
     await asyncio.sleep(0)
     first.cancel()
@@ -55,7 +55,7 @@ async def test_an_error_is_everybodys_and_is_not_kept() -> None:
     costly = Costly()
     costly.error = RuntimeError("no")
     costly.go.set()
-    ask = OneFlight(costly, 2.0, HandClock())
+    ask = SingleFlight(costly, 2.0, HandClock())
     with pytest.raises(RuntimeError):
         await ask()
     costly.error = None

@@ -6,16 +6,16 @@ import gc
 
 import pytest
 
-from meshd.runtime.collector import paused
+from meshd.runtime.gc_tuning import gc_paused
 
 
 def test_it_wakes_after_the_last_who_asked_and_after_an_error() -> None:
     assert gc.isenabled()
-    with paused():
-        with paused():
+    with gc_paused():
+        with gc_paused():
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()
-    with pytest.raises(ValueError, match="bad page"), paused():
+    with pytest.raises(ValueError, match="bad page"), gc_paused():
         raise ValueError("bad page")
     assert gc.isenabled()
