@@ -167,6 +167,11 @@ class Lab:
         """All problems of `meshctl status`, one a line, each with its cure."""
         return "\n".join(f"{p['text']} -> {p['cure']}" for p in (await self.status())["problems"])
 
+    async def problem_codes(self, machine: str = "") -> set[str]:
+        """The codes of all problems of `meshctl status`, or of those about a machine."""
+        problems = (await self.status())["problems"]
+        return {p["code"] for p in problems if not machine or p["machine"] == machine}
+
     async def nothing_left_alone(self) -> bool:
         """Whether every offer may be asked for."""
         offers = (await self.answer("offers?all=true"))["offers"]

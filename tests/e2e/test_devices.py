@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from meshd.codes import ProblemCode
 from tests.e2e.lab import Lab
 from tests.e2e.test_jobs import WAIT_FOR_WORD
 
@@ -21,7 +22,7 @@ async def told(lab: Lab, machine: str, began: float, figure: Callable[[str], Non
     """Wait until the head tells of the deleted device."""
 
     async def look() -> bool:
-        return f"the tailnet device of {machine} was deleted" in await lab.problems()
+        return ProblemCode.DEVICE_DELETED in await lab.problem_codes(machine)
 
     await lab.until(look, "the head tells of it")
     figure(f"the head told of it after {time.monotonic() - began:.1f} s")
