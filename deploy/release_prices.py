@@ -91,7 +91,7 @@ def release(provider: str, table: Mapping[str, Any], path: Path, *, allow_gone: 
     changes = list(differences(old, new))
     gone = [line for line in changes if line.endswith("GONE")]
     if gone and not allow_gone:
-        raise ConfigError(str(path), [*gone, "look why, and add --allow-gone if they are not sold any more"])
+        raise ConfigError(str(path), [*gone, "look why, and add --allow-gone if they are no longer sold"])
     note = f"{new.note} Override with the setting `prices`."
     path.write_text(dump(new.model_copy(update={"note": note})), "utf-8")
     return changes

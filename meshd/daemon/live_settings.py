@@ -143,7 +143,9 @@ class LiveSettings(Reporter):
             yield problem(ProblemCode.SETTINGS_NEED_RESTART, "warning", self.problem, "`systemctl restart meshd`")
         for fault in self.doubts:
             place = f" (line {fault.line})" if fault.line else ""
-            cure = f"{fault.cure}; then `systemctl reload meshd`" if fault.cure else "mend it: `systemctl reload meshd`"
+            cure = (
+                f"{fault.cure}; then `systemctl reload meshd`" if fault.cure else "correct it: `systemctl reload meshd`"
+            )
             yield problem(ProblemCode.SETTINGS_DOUBTFUL, "warning", f"settings: {fault.text}{place}", cure)
 
     def checks(self) -> Iterable[Check]:

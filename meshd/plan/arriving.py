@@ -21,7 +21,7 @@ DEAD_KEY_CURE = "`meshctl rotate-key`; where meshd cannot mint, put a new reusab
 def requested(machine: Machine, given: PlanInput) -> Step | None:
     """Make the create call, unless the machine is not needed, waited too long, or its provider asked for a pause."""
     if machine.removal:
-        return Move(machine.name, "not needed any more; nothing was rented", Phase.GONE)
+        return Move(machine.name, "no longer needed; nothing was rented", Phase.GONE)
     if (given.now - machine.created_at).total_seconds() > given.policy.boot_timeout_s:
         failure = f"{machine.provider} took no order within {given.policy.boot_timeout_s:g} s: {machine.reason}"
         return Move(machine.name, failure, Phase.GONE, failure, FailureCause.UNKNOWN)
@@ -34,7 +34,7 @@ def requested(machine: Machine, given: PlanInput) -> Step | None:
 def booting(machine: Machine, given: PlanInput) -> Step | None:
     """Wait for the machine's device on the tailnet."""
     if machine.removal and not may_have_jobs(machine, given):
-        return Move(machine.name, "not needed any more", way_out(machine))
+        return Move(machine.name, "no longer needed", way_out(machine))
     guess = f"{_key_guess(machine, given)} (docs/troubleshooting.md, auth key)"
     if step := ended_step(machine, given, "before it joined the tailnet", guess):
         return step
@@ -69,7 +69,7 @@ def _key_guess(machine: Machine, given: PlanInput) -> str:
 def joining(machine: Machine, given: PlanInput) -> Step | None:
     """Wait for the agent of a machine that is on the tailnet."""
     if machine.removal and not may_have_jobs(machine, given):
-        return Move(machine.name, "not needed any more", way_out(machine))
+        return Move(machine.name, "no longer needed", way_out(machine))
     if step := ended_step(machine, given, "before it asked to join"):
         return step
     if given.peers is None:
@@ -93,7 +93,7 @@ def joining(machine: Machine, given: PlanInput) -> Step | None:
 def configuring(machine: Machine, given: PlanInput) -> Step | None:
     """Wait for munge and for the line in Slurm, then start slurmd."""
     if machine.removal:
-        return Move(machine.name, "not needed any more", way_out(machine))
+        return Move(machine.name, "no longer needed", way_out(machine))
     if step := ended_step(machine, given):
         return step
     if not machine.line_published and given.node_addrs.get(machine.slot) == machine.tailnet_ip:
@@ -116,7 +116,7 @@ def configuring(machine: Machine, given: PlanInput) -> Step | None:
 def testing(machine: Machine, given: PlanInput) -> Step | None:
     """Wait until Slurm shows the node up. A node that is drained or refused does not become READY."""
     if machine.removal:
-        return Move(machine.name, "not needed any more", Phase.DRAINING)
+        return Move(machine.name, "no longer needed", Phase.DRAINING)
     if step := ended_step(machine, given):
         return step
     node = given.node(machine)

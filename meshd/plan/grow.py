@@ -164,7 +164,7 @@ class Growth:
                 self._pool.name,
                 f"no new machines until {cooldown.until:%H:%M:%S} UTC: {cooldown.reason}",
                 WarningCode.POOL_COOLING,
-                f"mend the cause (see `meshctl events`); `meshctl scale --pool {self._pool.name}` lifts this at once",
+                f"remove the cause (see `meshctl events`); `meshctl scale --pool {self._pool.name}` lifts this at once",
             )
         cooldown = self._expired_breaker(CooldownKey.of_pool(self._pool.name))
         proving_slot = self._proving_slot(cooldown, self._have) if cooldown is not None else ""

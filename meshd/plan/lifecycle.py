@@ -61,7 +61,7 @@ def _device(machine: Machine, given: PlanInput) -> Step | None:
 
 def _ready(machine: Machine, given: PlanInput) -> Step | None:
     if machine.removal:
-        return Move(machine.name, machine.reason or "not needed any more", Phase.DRAINING)
+        return Move(machine.name, machine.reason or "no longer needed", Phase.DRAINING)
     if step := ended_step(machine, given):
         return step
     peer = given.peer(machine)
@@ -71,7 +71,7 @@ def _ready(machine: Machine, given: PlanInput) -> Step | None:
         why = ", since its tailnet device was deleted" if machine.device_gone_since is not None else ""
         return fail(
             machine,
-            f"no word from it for over {patience_s(machine, given):g} s{why}, and Slurm does not reach it either",
+            f"silent for over {patience_s(machine, given):g} s{why}, and Slurm does not reach it either",
             FailureCause.UNKNOWN,
         )
     return _device(machine, given) or repair(machine, given) or _lasting_key(machine, given)

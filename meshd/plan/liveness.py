@@ -113,7 +113,7 @@ def _said_ended(machine: Machine, given: PlanInput) -> str:
     born = max(born, machine.cloud_confirmed_at or born)
     if (at - born).total_seconds() <= given.policy.listing_lag_s:
         return ""  # a listing lags, so a new machine may be missing from it
-    return f"{machine.provider} does not list it any more"
+    return f"{machine.provider} no longer lists it"
 
 
 def _on_its_way_down(machine: Machine, given: PlanInput) -> bool:

@@ -149,8 +149,8 @@ def _end(orphan: _Orphan, given: PlanInput) -> TerminateOrphan | None:
     behind = orphan.is_node_of_slot or (orphan.tailnet_ip is None and not orphan.off)
     if orphan.slot is not None and behind and _may_be_busy(orphan.slot, given):
         return None
-    why = orphan.why if orphan.late else "it bears our tag"
-    return TerminateOrphan(orphan.instance.id, f"{why}, and nobody wants it", orphan.instance)
+    why = orphan.why if orphan.late else "it has this cluster's tag"
+    return TerminateOrphan(orphan.instance.id, f"{why}, and no pool needs it", orphan.instance)
 
 
 def _step(
@@ -162,13 +162,13 @@ def _step(
         return _end(orphan, given)
     offer = _offer_of(snapshot, instance, desired.pools[pool])
     if orphan.is_node_of_slot:
-        reason = f"it bears our name, {orphan.why}, and Slurm has it as its slot"
+        reason = f"it has this cluster's name, {orphan.why}, and Slurm has it as its slot"
         return AdoptOrphan(name, reason, instance, offer, pool, slot, orphan.node_addr)
     if orphan.node_addr:
         return None  # first the machine that the slot's line belongs to is dealt with
     target = desired.targets.get(pool)
     if target is None or target.gpus > 0:
-        reason = f"it bears our name, {orphan.why}, and its slot is free"
+        reason = f"it has this cluster's name, {orphan.why}, and its slot is free"
         return AdoptOrphan(name, reason, instance, offer, pool, slot)
     return None if _may_be_busy(slot, given) else _end(orphan, given)
 

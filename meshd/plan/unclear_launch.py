@@ -75,7 +75,7 @@ def launching(machine: Machine, given: PlanInput) -> Step | None:
 
 def _settled(machine: Machine, policy: Policy) -> Step:
     if machine.removal:
-        return Move(machine.name, "not needed any more; nothing was rented", Phase.GONE)
+        return Move(machine.name, "no longer needed; nothing was rented", Phase.GONE)
     if machine.refusal:
         failure = f"nothing was rented: {machine.vendor_words}"
         return Move(machine.name, failure, Phase.GONE, failure, FailureCause.UNKNOWN)

@@ -27,7 +27,7 @@ def next_step(machine: Machine, found: Unfit, machines: Sequence[Machine], desir
     if found.why is UnfitReason.SILENT:
         return _when_silent(machine, view)
     if found.why is UnfitReason.BY_MESHD:
-        return "meshd lifts its drain when the agent reports no fault any more"
+        return "meshd lifts its drain when the agent no longer reports a fault"
     parts = []
     if found.why is UnfitReason.GPU_FAULT:
         parts.append("no new jobs start on it until the fault is gone")

@@ -43,7 +43,7 @@ async def test_a_machine_made_by_somebody_else_with_our_tag_is_ended(lab: Lab, f
     assert took >= GRACE_S - 1
     (told,) = [e["text"] for e in await lab.events(event) if e["kind"] == "orphan"]
     assert made in told
-    assert "nobody wants it" in told
+    assert "no pool needs it" in told
 
 
 async def test_a_lost_journal(lab: Lab, figure: Callable[[str], None]) -> None:

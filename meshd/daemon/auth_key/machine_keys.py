@@ -1,4 +1,4 @@
-"""Mints keys for one machine and one use, and revokes each as soon as it is not needed any more.
+"""Mints keys for one machine and one use, and revokes each as soon as it is no longer needed.
 
 The order makes it safe: the journal has the record, the key is minted, its secret is kept (0600), the journal has its
 id, and only then the machine gets it, at its launch or over the tailnet. So a call to a cloud or a node that is
@@ -157,7 +157,7 @@ class MachineKeys(Controller):
                 self._open.put(m.minted(before, kept.id, kept.expires, kept.sha256))
             return kept
         if self._minter is None:
-            raise TailnetError("there is no credential for the tailnet's API any more: no key can be minted")
+            raise TailnetError("there is no longer a credential for the tailnet's API: no key can be minted")
         tags = await self._tags(self._minter)
         now = self._clock.now()
         given = s.given_lately(self._open.spares_of(machine), now) if purpose in s.PURPOSES else ()
@@ -186,7 +186,7 @@ class MachineKeys(Controller):
     # -- their end ------------------------------------------------------------------------------------------------
 
     async def reconcile(self) -> float:
-        """Revoke the keys that are not needed any more, one after the other. See Controller."""
+        """Revoke the keys that are no longer needed, one after the other. See Controller."""
         try:
             for listed in self._open.all():
                 key = self._open.find(listed.machine, listed.purpose)  # it may have changed while others were revoked
@@ -236,7 +236,7 @@ class MachineKeys(Controller):
     async def _revoke(self, key: m.MachineKey) -> None:
         """Revoke all that was minted for a record. Raises TailnetError."""
         if self._minter is None or self._api is None:
-            raise TailnetError("there is no credential for the tailnet's API any more")
+            raise TailnetError("there is no longer a credential for the tailnet's API")
         if key.unclear:
             others = {one.id for one in self._open.all() if one.id and one.name != key.name}
             await self._minter.revoke_described(key.description, but=others, single=True)
@@ -254,7 +254,7 @@ class MachineKeys(Controller):
                 yield problem(
                     ProblemCode.MACHINE_KEY_NOT_REVOKED,
                     "warning",
-                    f"{name} is not needed any more and cannot be revoked: {key.failure}",
+                    f"{name} is no longer needed and cannot be revoked: {key.failure}",
                     f"meshd tries again; it ends by itself at {key.expires:%H:%M} UTC, or revoke it in the admin "
                     f"console (description: {key.description})",
                     machine=key.machine,

@@ -102,7 +102,7 @@ def key_api_or_off(tailnet: TailnetSettings, clock: Clock) -> KeyApi | None:
     except ConfigError as error:
         log.error("tailnet_credential_off", problems=error.problems)
         reason = f"{error.source}: {'; '.join(fault.text for fault in error.faults)}"
-        cure = "; ".join(fault.cure for fault in error.faults if fault.cure) or "mend it"
+        cure = "; ".join(fault.cure for fault in error.faults if fault.cure) or "correct it"
         return OffApi(reason, f"{cure}; then `systemctl restart meshd`")
 
 

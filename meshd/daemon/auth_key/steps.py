@@ -96,7 +96,7 @@ async def _mint(context: StepContext, rotation: AuthKeyRotation) -> StepOutcome:
     kept = ports.store.kept(rotation.id, "new")
     if kept is None:
         if minter is None:
-            raise TailnetRefused("there is no credential for the tailnet's API any more: nothing can be minted")
+            raise TailnetRefused("there is no longer a credential for the tailnet's API: nothing can be minted")
         old = await _record(context, rotation.old)
         tags = ports.chosen_tags or (old.tags if old else ()) or (rotation.old.tags if rotation.old else ())
         kept = await minter.next(rotation.id, old, tags or context.fleet.device_tags() or minter.tags)
@@ -179,7 +179,7 @@ async def _switch(context: StepContext, rotation: AuthKeyRotation) -> StepOutcom
 async def _switch_back(context: StepContext, rotation: AuthKeyRotation) -> StepOutcome:
     old, new = context.ports.store.kept(rotation.id, "old"), context.ports.store.kept(rotation.id, "new")
     if old is None:
-        raise TailnetError("the old key is not kept in meshd's state directory any more")
+        raise TailnetError("the old key is no longer in meshd's state directory")
     seen = new.sha256 if new and rotation.source is KeyOrigin.FILE else old.file_sha256
     context.ports.store.use(replace(old, file_sha256=seen))
     return StepOutcome(StepVerdict.DONE)
@@ -191,7 +191,7 @@ async def _store(context: StepContext, rotation: AuthKeyRotation, machine: str) 
         return StepOutcome(StepVerdict.AGAIN, why) if why else StepOutcome(StepVerdict.DONE)
     kept = context.ports.store.kept(rotation.id, "old" if rotation.taken_back else "new")
     if kept is None:
-        raise TailnetError("the key is not kept in meshd's state directory any more")
+        raise TailnetError("the key is no longer in meshd's state directory")
     return await store_on(context, machine, kept)
 
 
@@ -233,7 +233,7 @@ async def _revoke_old(context: StepContext, rotation: AuthKeyRotation) -> StepOu
     spares_since = await context.machine_keys.revoke_spares(rotation.started_at) if first else None
     if old is None and first and context.ports.api is None:
         return StepOutcome(
-            StepVerdict.REFUSED, "there is no credential for the tailnet's API any more: nothing can be revoked"
+            StepVerdict.REFUSED, "there is no longer a credential for the tailnet's API: nothing can be revoked"
         )
     if old is None:
         joined_since = rotation.leaked_at or spares_since or rotation.started_at
@@ -298,7 +298,7 @@ async def _discard_new(context: StepContext, rotation: AuthKeyRotation) -> StepO
 def _kept_new(context: StepContext, rotation: AuthKeyRotation) -> KeptKey:
     kept = context.ports.store.kept(rotation.id, "new")
     if kept is None:
-        raise TailnetRefused("the new key is not kept in meshd's state directory any more")
+        raise TailnetRefused("the new key is no longer in meshd's state directory")
     return kept
 
 

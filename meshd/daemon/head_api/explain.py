@@ -58,7 +58,7 @@ class _Moment:
     def why_none(self, slot: str, pool: str, machines: list[Machine]) -> str:
         """Why a slot has no machine. `machines` are the pool's."""
         if pool not in self.desired.pools:
-            return f"nothing is rented for it: pool {pool} is not in the settings any more"
+            return f"nothing is rented for it: pool {pool} is no longer in the settings"
         target = self.target(pool)
         if target is None:
             return f"nothing is rented for it: pool {pool} has no target (`meshctl scale --pool {pool} --gpus N`)"

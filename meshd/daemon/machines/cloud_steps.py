@@ -346,16 +346,16 @@ class CloudSteps:
         provider = self._providers.get(name)
         if provider is None:
             raise AuthFailed(
-                f"providers.{name} is not enabled any more: enable it, or end its machines by hand", provider=name
+                f"providers.{name} is no longer enabled: enable it, or end its machines by hand", provider=name
             )
         return provider
 
     def _not_now(self, machine: Machine) -> str:
         """Why the order is not sent: what was learned, or said, while it waited for its turn."""
         if machine.provider not in self._providers:
-            return f"providers.{machine.provider} is not enabled any more"
+            return f"providers.{machine.provider} is no longer enabled"
         if machine.removal:
-            return "it is not wanted any more"
+            return "it is no longer wanted"
         if not self._providers[machine.provider].capabilities.tun:
             return provider_capabilities.NO_TUN
         now = self._machine_store.now()

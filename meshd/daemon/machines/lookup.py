@@ -21,7 +21,7 @@ class MachineLookup:
 
     Args:
         cooldowns: what gets a cooldown by what the cloud says.
-        provider: the provider of a name; raises AuthFailed when it is not enabled any more.
+        provider: the provider of a name; raises AuthFailed when it is no longer enabled.
     """
 
     def __init__(self, machine_store: MachineStore, cooldowns: Cooldowns, provider: Callable[[str], Provider]) -> None:

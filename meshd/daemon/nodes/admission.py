@@ -73,6 +73,6 @@ def accept_join(
         )
     raise JoinRefused(
         f"this machine is {machine.phase.value}",
-        "it is on its way out and may not join any more",
+        "it is on its way out and may no longer join",
         code=JoinCode.NOT_JOINABLE,
     )

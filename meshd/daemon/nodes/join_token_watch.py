@@ -55,4 +55,4 @@ def _cure(code: str, machine: str) -> str:
             "a user on it may have tried the join token from its user data: look at who runs jobs there. If its agent "
             f"lost its node token, replace the machine: meshctl remove {machine}"
         )
-    return f"it cannot join any more: meshctl remove {machine}"
+    return f"it can no longer join: meshctl remove {machine}"

@@ -46,7 +46,7 @@ def logins(machines: Iterable[Machine], snapshot: Snapshot, now: datetime) -> It
         text = f"{machine.name} is not connected to the tailnet's control server for {minutes:.0f} min; {answers}"
         yield problem(
             ProblemCode.CONTROL_OFFLINE, "warning", text,
-            "its agent mends a refused login by itself; otherwise `systemctl restart tailscaled` there",
+            "its agent repairs a refused login by itself; otherwise `systemctl restart tailscaled` there",
             since=peer.last_seen, machine=machine.name, pool=machine.pool,
         )  # fmt: skip
 

@@ -195,5 +195,5 @@ class HeadNames:
         text = (
             f"a name for {address} takes {took_s:.0f} s or more to look up: slurmctld waits for it at each connection"
         )
-        cure = f"put `{address} NAME` into {self._hosts}, or mend the name servers in /etc/resolv.conf"
+        cure = f"put `{address} NAME` into {self._hosts}, or repair the name servers in /etc/resolv.conf"
         return warn(NAME, ProblemCode.HEAD_NAMES_SLOW, text, cure)

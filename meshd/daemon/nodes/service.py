@@ -302,7 +302,7 @@ class NodeService:
     def _keeps_spare(self, record: Machine, report: PollIn) -> Machine:
         """What the agent tells of its spare. One that has such, and no other, was born with a key of its own."""
         sha256, own = report.spare_key_sha256, record.own_key
-        text = f"keeps the spare auth key {sha256[:12]}" if sha256 else "keeps no spare auth key any more"
+        text = f"keeps the spare auth key {sha256[:12]}" if sha256 else "no longer keeps a spare auth key"
         own = own or bool(sha256 and not report.auth_key_sha256)
         return self._machine_store.node_change(record.name, EventKind.AUTH_KEY, text, spare_key=sha256, own_key=own)
 

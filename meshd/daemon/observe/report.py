@@ -121,8 +121,8 @@ _CURES_BY_KIND = {
     "transient": "nothing: meshd asks again by itself; the cloud's status page may tell more",
     "uncertain": "nothing: meshd asks again by itself; the cloud's status page may tell more",
     "quota_exceeded": "ask the provider for a higher quota",
-    "auth_failed": "mend the credential (docs/providers.md), then `systemctl restart meshd`",
-    "invalid_request": "mend the provider's table in meshd.toml, then `systemctl restart meshd`",
+    "auth_failed": "correct the credential (docs/providers.md), then `systemctl restart meshd`",
+    "invalid_request": "correct the provider's table in meshd.toml, then `systemctl restart meshd`",
 }
 """What to do about a cloud that cannot be read, by the kind of its refusal."""
 

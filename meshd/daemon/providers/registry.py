@@ -77,7 +77,7 @@ class OffProvider:
         """What each call ends with."""
         texts = "; ".join(f"{fault.text}" for fault in self.faults)
         cures = "; ".join(dict.fromkeys(fault.cure for fault in self.faults if fault.cure))
-        cure = f"{cures}; then {RESTART}" if cures else f"mend it, then {RESTART}"
+        cure = f"{cures}; then {RESTART}" if cures else f"correct it, then {RESTART}"
         return ProviderOff(f"{self._name} is off: {texts}", cure, provider="")
 
     async def offers(self) -> Sequence[Offer]:

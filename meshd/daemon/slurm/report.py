@@ -46,7 +46,7 @@ def left_out(machines: Mapping[str, str]) -> Iterable[ProblemView]:
     for machine, why in sorted(machines.items()):
         yield problem(
             ProblemCode.MACHINE_LEFT_OUT, "error", f"it is left out of Slurm's files: {why}",
-            f"`meshctl remove {machine}` replaces it; if its pool's settings are at fault, mend meshd.toml",
+            f"`meshctl remove {machine}` replaces it; if its pool's settings are at fault, correct meshd.toml",
             machine=machine,
         )  # fmt: skip
 

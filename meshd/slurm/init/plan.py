@@ -97,7 +97,7 @@ def _refuse_unread(tree: Tree, own: PurePosixPath) -> None:
         raise InitRefused(
             Refusal.UNREADABLE_LINE,
             f"{placed.where}: Slurm cannot read {placed.line.unread[:80]!r}, and does not start",
-            f"mend that line of {placed.file}: one KEY=VALUE a line, `Include FILE` in the first column",
+            f"correct that line of {placed.file}: one KEY=VALUE a line, `Include FILE` in the first column",
         )
 
 

@@ -55,7 +55,7 @@ async def check_parse(run: Runner, have: InitInput, plan: InitPlan) -> None:
         raise InitRefused(
             Refusal.SLURM_REJECTS,
             f"Slurm cannot read {path} as it is: {before}",
-            "mend that: `scontrol show hostnames x` says nothing but x once Slurm can read its files",
+            "repair that: `scontrol show hostnames x` says nothing but x once Slurm can read its files",
         )
 
 

@@ -314,4 +314,4 @@ async def test_the_nodes_word_decides_what_it_holds(house: House) -> None:
     report.spare_key_sha256 = ""
     after = NodeService._keeps_spare(service, after, report)
     assert (after.spare_key, after.own_key) == ("", True)
-    assert "no spare auth key any more" in [event.text for event in house.journal.events(0, 100)][-1]
+    assert "no longer keeps a spare auth key" in [event.text for event in house.journal.events(0, 100)][-1]
