@@ -125,7 +125,7 @@ async def test_an_interrupt_reaches_each_lane_once_and_is_waited_for(tmp_path: P
     async def there() -> list[bool]:
         return [mark.exists() for mark in marks]
 
-    await until(there, all, "both lanes are in their test")
+    await until(there, all, "both lanes are in their test", within_s=200.0)
     os.killpg(process.pid, signal.SIGINT)
     os.kill(process.pid, signal.SIGINT)
     said, _ = await process.communicate()
