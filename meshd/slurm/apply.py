@@ -1,4 +1,4 @@
-"""I/O: bring one content into force in a running slurmctld, check that it is, or put the last good one back."""
+"""I/O: apply new Slurm files: install them, make slurmctld read them, verify, and roll back when Slurm refuses."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ VERIFY_TIMEOUT_S = 20.0
 """How long slurmctld may take until it shows the new addresses (10,000 nodes: about 4 s)."""
 
 DEAD_AFTER_S = 3.0
-"""slurmctld that answers no ping for this long is taken for dead."""
+"""meshd takes slurmctld for dead when it answers no ping for this long."""
 
 START_S = 10.0
-"""But one that was just restarted may take this long until it answers: 0.4 s with few nodes on a quiet head, more with
-many nodes or on a busy one."""
+"""A slurmctld that was just restarted may take this long to answer: 0.4 s with few nodes on a quiet head, more with
+many nodes or on a busy head."""
 
 POLL_S = 0.1
 JOB_SETTLE_S = 6
-"""A job start is in slurmctld's saved state after this; a restart before that can lose it."""
+"""After this time a job start is in slurmctld's saved state. An earlier restart can lose the job."""
 
 JOB_SETTLE_MAX_S = 60.0
 REFUSED_RETRY_S = 10.0
-"""A refused content is tried again after this; each refusal in a row doubles the pause."""
+"""meshd tries a refused content again after this. Each consecutive refusal doubles the pause."""
 
 REFUSED_RETRY_MAX_S = 300.0
 
@@ -50,7 +50,7 @@ log = structlog.get_logger(__name__)
 
 
 class Refusals:
-    """Contents that Slurm refused: how many, and how long the last one is not tried again."""
+    """Counts the contents that Slurm refused, and holds the last one back for a pause."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -59,7 +59,7 @@ class Refusals:
         self.count = 0
 
     def note(self, content: Rendered) -> None:
-        """Slurm refused this content."""
+        """Record that Slurm refused this content."""
         self.count += 1
         again = self._digest == content.digest
         self._pause_s = min(2 * self._pause_s, REFUSED_RETRY_MAX_S) if again else REFUSED_RETRY_S
@@ -67,33 +67,33 @@ class Refusals:
         self._until_s = self._clock.monotonic_s() + self._pause_s
 
     def holds_back(self, content: Rendered) -> bool:
-        """Slurm refused this very content a moment ago."""
+        """Whether Slurm refused this same content less than a pause ago."""
         return self._digest == content.digest and self._clock.monotonic_s() < self._until_s
 
     def clear(self) -> None:
-        """Slurm took a content."""
+        """Record that Slurm accepted a content: nothing is held back."""
         self._digest = ""
 
 
 class Applier:
-    """Puts contents in force, one at a time; its caller sees to that.
+    """Applies contents. Not safe for concurrent calls: `Publisher` holds a lock.
 
     Args:
-        files: where the files are.
-        client: the slurmctld that reads them.
-        clock: for the polling.
-        restart: ends slurmctld gracefully if it runs and starts it; may raise MeshdError.
-        last_errors: the end of slurmctld's log in short (`show.last_errors`), asked for after a refusal.
-        wait_until_quiet: returns when slurmctld may be asked to read its files.
+        files: the files that slurmctld reads.
+        client: queries slurmctld.
+        clock: for polling.
+        restart: stops slurmctld gracefully if it runs, and starts it; may raise MeshdError.
+        last_errors: the last errors in slurmctld's log (`show.last_errors`); called after a refusal.
+        wait_until_quiet: returns when slurmctld may reconfigure.
 
     Attributes:
-        reconfigures, restarts: how often Slurm was made to read its files.
-        refusals: contents that Slurm did not take.
+        reconfigures, restarts: how often meshd made Slurm read its files.
+        refusals: contents that Slurm refused.
         node_addrs: the address of every slot whose joined line is in force.
         nodes_conf: the nodes.conf that is in force.
         lines: its lines, with those of gres.conf.
-        unsafe: slots that keep their line although another is wanted, each with why: jobs may run there.
-        last_applied_at: when Slurm took a content last.
+        unsafe: by slot, why it keeps its old line for now: jobs may run there.
+        last_applied_at: when Slurm last accepted a content.
 
     Raises:
         OSError: the files cannot be read.
@@ -125,23 +125,23 @@ class Applier:
         self.unsafe: Mapping[str, str] = {}
 
     def is_applied(self, content: Rendered) -> bool:
-        """This content is in force, and in the files."""
+        """Whether this content is in force and in the files."""
         return content.digest == self._applied_digest and self._files.current_digest() == content.digest
 
     async def wait_until_quiet(self) -> None:
-        """Return when slurmctld may be asked to read its files."""
+        """Return when slurmctld may reconfigure."""
         if self._wait_until_quiet is not None:
             await self._wait_until_quiet()
 
     async def apply(self, wanted: Rendered) -> bool:
-        """Put this content in force, with the slots as they are that may have jobs.
+        """Put this content in force. Slots that may have jobs keep their old line.
 
         Returns:
             False when it was in force already.
 
         Raises:
-            SlurmRefused: Slurm did not take it, and the last good one is back.
-            SlurmError: it was not tried; nothing has changed.
+            SlurmRefused: Slurm refused it, and the last good content is back.
+            SlurmError: meshd did not try it; nothing has changed.
             OSError: the files cannot be written.
         """
         back = await self._begin_from_last_good()
@@ -173,10 +173,10 @@ class Applier:
         return True
 
     def _with_unsafe_held(self, wanted: Rendered, view: SlurmView, back: Texts) -> Rendered:
-        """The content with the slots as they are that may have jobs; all other changes go on.
+        """The content in which slots that may have jobs keep their old lines. All other changes stay.
 
         Raises:
-            SlurmError: nothing else is to be changed, or such a slot has no line of ours that it could keep.
+            SlurmError: no other change is left, or such a slot has no old line to keep.
         """
         self.unsafe = unsafe_slots(wanted, view, back.nodes)
         if not self.unsafe:
@@ -192,9 +192,9 @@ class Applier:
         return merged
 
     async def _begin_from_last_good(self) -> Texts:
-        """The last good files, back in place when they are not: an edit or a crash may have left what nobody can parse.
+        """Put the last good files back where an edit or a crash changed them, and return them.
 
-        Slurm's commands parse the files too: with broken ones nothing could be asked.
+        Slurm's commands parse these files too: with a broken file no query works.
         """
         current = self._files.current()
         back = self._files.good() or current
@@ -206,13 +206,13 @@ class Applier:
         return back
 
     def _needs_restart(self, wanted: Rendered, view: SlurmView, back: Texts, capabilities: SlurmCapabilities) -> bool:
-        """Slurm before 23.11 ends with fatal() on a reconfigure with another node set."""
+        """Whether a reconfigure is not enough: before 23.11 a changed node set ends slurmctld with fatal()."""
         if node_set_changes(wanted, view, back.nodes) and capabilities.restart_when_node_set_changes:
             return True
         return not capabilities.may_change_shapes and shapes_differ(wanted.nodes_conf, back.nodes)
 
     async def _wait_for_saved_jobs(self) -> None:
-        """Wait until the last job start is old enough to be in slurmctld's saved state; bounded on a busy cluster."""
+        """Wait until the last job start is in slurmctld's saved state, at most JOB_SETTLE_MAX_S on a busy cluster."""
         end = self._clock.monotonic_s() + JOB_SETTLE_MAX_S
         while self._clock.monotonic_s() < end:
             age_s = await self._client.youngest_job_s()
@@ -221,7 +221,7 @@ class Applier:
             await self._clock.sleep(JOB_SETTLE_S - age_s)
 
     async def _put_in_force(self, wanted: Rendered, *, restart: bool) -> str:
-        """Make slurmctld read the files. Returns Slurm's words when it did not take them, else ""."""
+        """Make slurmctld read the files. Returns why Slurm refused them; "" when they are in force."""
         answered = False
         if restart:
             self.restarts += 1
@@ -235,18 +235,18 @@ class Applier:
                 await self._client.reconfigure()
                 answered = True
             except SlurmError as error:
-                # After a timeout it may have happened: the verification tells. Any other answer is a refusal.
+                # After a timeout the reconfigure may have happened: verify below. Any other answer is a refusal.
                 if not isinstance(error.__cause__, CommandTimeout):
                     return str(error)
         return await self._not_in_force(wanted, alive=answered, silent_s=START_S if restart else DEAD_AFTER_S)
 
     async def _not_in_force(self, wanted: Rendered, *, alive: bool, silent_s: float) -> str:
-        """Why the new addresses are not what slurmctld shows; "" once they are.
+        """Poll until slurmctld shows the new addresses, and return ""; or return why it does not show them.
 
         Args:
-            wanted: what was published.
-            alive: slurmctld has just answered: it need not be pinged before it is asked.
-            silent_s: it may be silent for so long until it answers first; DEAD_AFTER_S from then on.
+            wanted: the content that was installed.
+            alive: slurmctld has just answered, so the first query needs no ping.
+            silent_s: how long slurmctld may stay silent before its first answer; after that, DEAD_AFTER_S.
         """
         start = answered = self._clock.monotonic_s()
         while True:
@@ -281,14 +281,14 @@ class Applier:
                 if not await self._comes_alive():
                     after += ", but slurmctld does not start: see its log"
         except MeshdError as error:
-            after += f", but slurmctld does not take it either: {error}"
+            after += f", but slurmctld refuses it too: {error}"
         raise SlurmRefused("; ".join(text for text in (f"Slurm refused: {why}", errors, after) if text))
 
     async def _ask_last_errors(self) -> str:
         return await self._last_errors() if self._last_errors else ""
 
     async def _alive(self) -> bool:
-        """Whether slurmctld answers, as far as can be told: with a file that scontrol cannot parse it says nothing."""
+        """Whether slurmctld answers a ping; True when scontrol fails: with a broken file it cannot ping at all."""
         with suppress(SlurmError):
             return await self._client.ping()
         return True

@@ -1,4 +1,4 @@
-"""PURE: what each Slurm version can do. One table; nothing else in meshd compares versions."""
+"""PURE: what each Slurm version can do, in one table. No other module compares Slurm versions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from meshd.errors import SlurmError
 
 @dataclass(frozen=True, slots=True, order=True)
 class SlurmVersion:
-    """A version as Slurm tells it: 24.11.5 is release (24, 11), patch 5."""
+    """A Slurm version: 24.11.5 is release (24, 11), patch 5."""
 
     release: tuple[int, int]
     patch: int = 0
@@ -28,9 +28,9 @@ class SlurmCapabilities:
         reconfigure_may_change_node_set: nodes may be added to and removed from the files by `scontrol reconfigure`.
             Before 23.11 slurmctld ends with fatal() ("MaxNodeCount has changed", "hostnames inconsistency detected").
         may_change_shapes: CPUs, memory and Gres of a slot's line may change by reconfigure.
-        cgroup_plugin_off: the CgroupPlugin that lets slurmd start where there is no usable cgroup tree (pods). The word
-            "disabled" is in cgroup.conf(5) since 24.05; before it, cgroup/v1 that no other plugin uses does the same
-            (run on 22.05.8), while the default, autodetect, ends slurmd.
+        cgroup_plugin_off: the CgroupPlugin that lets slurmd start where there is no usable cgroup tree (pods).
+            cgroup.conf(5) has "disabled" since 24.05. Before that, cgroup/v1 that no other plugin uses works the same
+            (run on 22.05.8), while slurmd ends with the default, autodetect.
     """
 
     release: tuple[int, int]
@@ -40,7 +40,7 @@ class SlurmCapabilities:
 
     @property
     def restart_when_node_set_changes(self) -> bool:
-        """A changed node set needs a graceful restart of slurmctld."""
+        """Whether a changed node set needs a graceful restart of slurmctld."""
         return not self.reconfigure_may_change_node_set
 
 
@@ -52,17 +52,17 @@ TABLE: tuple[SlurmCapabilities, ...] = (
     SlurmCapabilities((24, 11), True, True, "disabled"),
     SlurmCapabilities((25, 5), True, True, "disabled"),
 )
-"""Source: run on 22.05.8 and 24.11.5; 23.02 as 22.05, and 23.11 and 24.05 as 24.11, by Slurm's source
+"""Measured on 22.05.8 and 24.11.5. By Slurm's source 23.02 is like 22.05, and 23.11 and 24.05 are like 24.11
 (src/slurmctld/read_config.c, controller.c)."""
 
 _VERSION = re.compile(r"(?:^|\s)(?:slurm(?:-\S+?)?[ -])?(\d{2})\.(\d{2})(?:\.(\d+))?(?![\d.])", re.IGNORECASE)
 
 
 def parse_version(text: str) -> SlurmVersion:
-    """Read a version, bare ("24.11.5") or as `scontrol -V` tells it ("slurm-wlm 22.05.8").
+    """Parse a version, bare ("24.11.5") or from `scontrol -V` ("slurm-wlm 22.05.8").
 
     Raises:
-        SlurmError: there is no version in it.
+        SlurmError: the text has no version.
     """
     match = _VERSION.search(text.strip())
     if not match:
@@ -71,10 +71,10 @@ def parse_version(text: str) -> SlurmVersion:
 
 
 def capabilities(version: SlurmVersion) -> SlurmCapabilities:
-    """The row for this slurmctld; a release newer than the table behaves as the newest in it.
+    """The row for this slurmctld. A release newer than the table gets the newest row.
 
     Raises:
-        SlurmError: older than the table.
+        SlurmError: the release is older than the table.
     """
     rows = [row for row in TABLE if row.release <= version.release]
     if not rows:

@@ -1,4 +1,4 @@
-"""PURE: what must hold before a new nodes.conf is written, and what shows that it is in force."""
+"""PURE: checks before meshd writes a new nodes.conf, and the check that slurmctld uses it."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ SHAPE_KEYS = ("cpus", "boards", "socketsperboard", "corespersocket", "threadsper
 
 
 def node_set_changes(wanted: Rendered, view: SlurmView, last_good: str) -> bool:
-    """The set of nodes that slurmctld knows would change."""
+    """Whether the set of nodes in slurmctld would change."""
     new = set(wanted.slots)
     gone = set(read_slots(last_good)) - new
     return bool(new - view.nodes.keys() or gone & view.nodes.keys())
 
 
 def shapes_differ(nodes_conf: str, last_good: str) -> bool:
-    """A slot that both declare has another shape in each."""
+    """Whether a slot that both texts declare has another shape (CPUs, memory, Gres) in each."""
     old, new = _shapes(last_good), _shapes(nodes_conf)
     return any(new[slot] != shape for slot, shape in old.items() if slot in new)
 
 
 def refuse_if_garbled(wanted: Rendered) -> None:
-    """The text must be what it says it is.
+    """Read the rendered text back, and compare.
 
     Raises:
-        SlurmError: it is not.
+        SlurmError: it declares other slots or addresses than `wanted` says.
     """
     if read_slots(wanted.nodes_conf) != wanted.slots or read_node_addrs(wanted.nodes_conf) != dict(wanted.node_addrs):
-        raise SlurmError("the new nodes.conf does not read back as it was meant: it is not written")
+        raise SlurmError("the new nodes.conf does not read back as rendered: meshd does not write it")
 
 
 def unsafe_slots(wanted: Rendered, view: SlurmView, last_good: str) -> dict[str, str]:
-    """The slots whose change would end jobs, each with why: to be looked at before anything is written.
+    """The slots whose change would end jobs, each with why. Check before writing anything.
 
     A node that may run a job must not be set DOWN, be removed, or become another machine. The same machine at another
     address keeps its jobs.
@@ -61,10 +61,10 @@ def unsafe_slots(wanted: Rendered, view: SlurmView, last_good: str) -> dict[str,
 
 
 def refuse_if_named(leaving: Leaving, view: SlurmView, reservations: Iterable[SlurmReservation]) -> None:
-    """Whether what leaves is still named by a job or a reservation: Slurm would end or delete it.
+    """Refuse a change that would end a job or delete a reservation.
 
     Raises:
-        SlurmError: it is.
+        SlurmError: a job or a reservation names a partition or slot in `leaving`.
     """
     what = ", ".join(sorted(leaving.partitions) + sorted(leaving.slots)[:5])
     jobs = [job.id for job in view.jobs if leaving.named_by_job(job)]
@@ -76,7 +76,7 @@ def refuse_if_named(leaving: Leaving, view: SlurmView, reservations: Iterable[Sl
 
 
 def missing_in_force(wanted: Rendered, nodes: Mapping[str, SlurmNode]) -> str:
-    """What slurmctld does not show yet of the new content; "" when it shows all."""
+    """The first part of the new content that slurmctld does not show yet; "" when it shows everything."""
     unknown = [slot for slot in wanted.slots if slot not in nodes]
     if unknown:
         return f"slurmctld does not show {', '.join(unknown[:5])}"

@@ -1,6 +1,6 @@
-"""I/O: questions to slurmctld and orders to it, through its own commands.
+"""I/O: queries and changes of slurmctld through Slurm's own commands.
 
-A query that fails raises SlurmError: the caller keeps "unknown", which never means "gone".
+A query that fails raises SlurmError: the caller then knows nothing, and must not conclude that a node or job is gone.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _CLOSED = frozenset({"DRAIN", "DOWN", "FAIL", "FUTURE"})
 
 
 class SlurmClient:
-    """slurmctld as its commands show it. Safe to use from several tasks at once; it holds no lock."""
+    """Runs Slurm's commands. Safe to use from several tasks at once; it holds no lock."""
 
     def __init__(self, run: Runner, timeout_s: float) -> None:
-        """Use `run` for every command, each ended after `timeout_s` seconds."""
+        """Run every command with `run`, and end it after `timeout_s` seconds."""
         self._run = run
         self._timeout_s = timeout_s
         self._version: SlurmVersion | None = None
         self._slurm_user = "root"
 
     async def version(self) -> SlurmVersion:
-        """The version of slurmctld itself; asked again after any failed command, since it may have been upgraded.
+        """The version of slurmctld itself. Read again after each failed command: an upgrade may be the cause.
 
         Raises:
             SlurmError: slurmctld does not answer.
@@ -62,7 +62,7 @@ class SlurmClient:
         return auth_type(await self._call(["scontrol", "show", "config"]))
 
     async def gpus_closed(self) -> bool:
-        """Whether slurmd keeps a job from the GPUs of others.
+        """Whether slurmd keeps a job from the GPUs of other jobs.
 
         Raises:
             SlurmError: slurmctld does not answer.
@@ -89,7 +89,7 @@ class SlurmClient:
         return SlurmView(version=str(version), nodes=nodes, jobs=jobs, slurm_user=self._slurm_user)
 
     async def nodes(self) -> dict[str, SlurmNode]:
-        """The nodes alone, by name.
+        """The nodes, by name.
 
         Raises:
             SlurmError: the query failed or cannot be read.
@@ -113,7 +113,7 @@ class SlurmClient:
         return youngest_job_s(await self._queue())
 
     async def ping(self) -> bool:
-        """Whether slurmctld answers. False also when it is plainly down; never raises for that.
+        """Whether slurmctld answers. A slurmctld that is down gives False, not an error.
 
         Raises:
             SlurmError: scontrol is missing or its answer cannot be read.
@@ -127,7 +127,7 @@ class SlurmClient:
         return ping_says_up(result.stdout + result.stderr)
 
     async def drain(self, slot: str, reason: str) -> None:
-        """Let running jobs end and start no new ones. Who reads `reason` must see from it who said so.
+        """Let running jobs end and start no new ones. `reason` must name its author, for people who read it.
 
         Raises:
             SlurmError: Slurm refused.
@@ -135,7 +135,7 @@ class SlurmClient:
         await self._update(slot, "drain", reason)
 
     async def set_down(self, slot: str, reason: str) -> None:
-        """Take the node out at once: its jobs are ended, and requeued where they allow it.
+        """Set the node DOWN at once: Slurm ends its jobs, and requeues those that allow it.
 
         Raises:
             SlurmError: Slurm refused.
@@ -143,7 +143,7 @@ class SlurmClient:
         await self._update(slot, "down", reason)
 
     async def resume(self, slot: str) -> None:
-        """Open the node to jobs. Nothing happens to a node that is open already.
+        """Open the node to jobs. No error when it is open already.
 
         Raises:
             SlurmError: Slurm refused.
@@ -161,10 +161,10 @@ class SlurmClient:
     async def reconfigure(self) -> None:
         """Make slurmctld read its files again.
 
-        The caller checks first what the version allows, and afterwards the result.
+        Check first what the version allows, and verify the result afterwards.
 
         Raises:
-            SlurmError: it refused, or did not answer in time: then it may still have happened.
+            SlurmError: slurmctld refused, or did not answer in time; after a timeout it may still have reconfigured.
         """
         await self._call(["scontrol", "reconfigure"])
 

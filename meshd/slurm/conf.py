@@ -1,10 +1,10 @@
-"""PURE: slurm.conf and its kin as lines that can be read, and amended without touching anything else.
+"""PURE: slurm.conf, gres.conf and the like as lines that meshd can read, and change without touching the others.
 
-The grammar is that of Slurm's `src/common/parse_config.c`. Comments go first: `#` starts one unless a backslash stands
-before it. Then a backslash at the end (spaces may follow) joins the next line. Keys have any case and any space around
-`=`; a value is one word or stands in double quotes; a record (`NodeName=...`) takes the rest of its line, any other key
-has a line of its own; of a key that stands several times the last one is in force; `Include FILE` starts in the first
-column. What cannot be read is kept; `Line.unread` has what Slurm would stumble over.
+The grammar is that of Slurm's `src/common/parse_config.c`. Slurm removes comments first: `#` starts one unless a
+backslash stands before it. Then a backslash at the end (spaces may follow) joins the next line. Keys have any case and
+any space around `=`. A value is one word, or text in double quotes. A record (`NodeName=...`) takes the rest of its
+line; any other key has a line of its own. If a key occurs several times, the last one is in force. `Include FILE`
+starts in the first column. Text that Slurm cannot read is kept, and is in `Line.unread`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RECORD_KEYS = frozenset({"nodename", "partitionname", "nodeset", "downnodes", "f
 """Keys that open a record: what follows on their line belongs to it."""
 
 SPACES = " \t\n\v\f\r"
-"""What C's isspace() takes: Python's own idea of white space is wider."""
+"""The characters of C's isspace(). Python's str.isspace() accepts more."""
 
 _S = r"[ \t\n\v\f\r]"
 _PAIR = re.compile(rf'{_S}*([A-Za-z0-9_.]+){_S}*([-*+/]?)={_S}*("([^"]*)"|[^ \t\n\v\f\r]+)(?={_S}|$)')
@@ -43,7 +43,7 @@ class Line:
     """One logical line: `raw` is its text with comments, continuations and line ends, byte for byte.
 
     Attributes:
-        unread: what Slurm cannot read of it: slurmctld does not start with such a line. Blank when it reads all.
+        unread: the part that Slurm cannot read; slurmctld does not start with such a line. "" when it reads all.
     """
 
     raw: str
@@ -53,18 +53,18 @@ class Line:
 
     @property
     def is_record(self) -> bool:
-        """It begins with a key that opens a record."""
+        """Whether the line begins with a key that opens a record."""
         return bool(self.pairs) and self.pairs[0].key.lower() in RECORD_KEYS
 
     def value(self, key: str) -> str | None:
-        """The value of `key` (any case) on this line; of several the last."""
+        """The last value of `key` (any case) on this line; None when it has none."""
         found = [pair.value for pair in self.pairs if pair.key.lower() == key.lower()]
         return found[-1] if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class Conf:
-    """A whole file. `render()` gives back exactly what `parse()` was given."""
+    """A whole file. `render()` returns exactly the text that `parse()` got."""
 
     lines: tuple[Line, ...]
 
@@ -78,7 +78,7 @@ class Conf:
         return None if at is None else self.lines[at[0]].pairs[at[1]].value
 
     def get_all(self, key: str) -> tuple[str, ...]:
-        """Every value of a simple key that may stand several times (SlurmctldHost), in order."""
+        """Every value of a simple key that may occur several times (SlurmctldHost), in order."""
         return tuple(pair.value for line in self._simple() for pair in line.pairs if pair.key.lower() == key.lower())
 
     def list_of(self, key: str) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ class Conf:
         return tuple(item.strip() for item in (self.get(key) or "").split(",") if item.strip())
 
     def records(self, key: str) -> tuple[Mapping[str, str], ...]:
-        """The records that `key` opens, in order, DEFAULT ones too; their keys in lower case."""
+        """The records that `key` opens, in order, with the DEFAULT ones. Keys are in lower case."""
         return tuple(
             {pair.key.lower(): pair.value for pair in line.pairs}
             for line in self.lines
@@ -109,7 +109,7 @@ class Conf:
         return tuple(line.include for line in self.lines if line.include)
 
     def with_value(self, key: str, value: str) -> Conf:
-        """With `key` set to `value`: the occurrence in force is rewritten in place, or a line is appended.
+        """With `key` set to `value`: rewrites the occurrence in force in place, or appends a line.
 
         Raises:
             SlurmError: a key or value that cannot be written (line breaks, double quotes).
@@ -128,10 +128,10 @@ class Conf:
         return replace(self, lines=(*self.lines[: at[0]], new, *self.lines[at[0] + 1 :]))
 
     def with_list_item(self, key: str, item: str) -> Conf:
-        """With `item` in the comma list `key`; one of the same name (before `=`) and another value is replaced.
+        """With `item` in the comma list `key`; it replaces an item of the same name (before `=`) and another value.
 
         Raises:
-            SlurmError: the list that is there has double quotes in it, and cannot be written again.
+            SlurmError: the present list has double quotes in it, and cannot be written again.
         """
         name = item.partition("=")[0].strip().lower()
         old = self.list_of(key)
@@ -139,7 +139,7 @@ class Conf:
         return self if item in old else self.with_value(key, ",".join([*kept, item]))
 
     def with_include(self, name: str) -> Conf:
-        """With an `Include name` line; at the end when there was none."""
+        """With an `Include name` line, appended when there is none."""
         if not _PLAIN_VALUE.match(name):
             raise SlurmError(f"{name!r} cannot be included: spaces, quotes and # are not possible there")
         return self if name in self.includes() else self.with_line(f"Include {name}")
@@ -155,7 +155,7 @@ class Conf:
         return parse(f"{text}{line}{ending}")
 
     def with_line_at(self, index: int, line: str) -> Conf:
-        """With one more line before the logical line `index`; at the end when there is none of that number."""
+        """With one more line before the logical line `index`; at the end when `index` is too large."""
         if index >= len(self.lines):
             return self.with_line(line)
         ending = "\r\n" if "\r\n" in self.render() else "\n"
@@ -186,7 +186,7 @@ class Conf:
 
 
 def parse(text: str) -> Conf:
-    """Read a file. Never fails: a line that is not understood has no pairs and is kept.
+    """Parse a file. Never fails: a line that it cannot parse is kept, without pairs.
 
     Bytes that are not UTF-8 survive when the caller decodes with `surrogateescape` and encodes the same way.
     """
@@ -203,10 +203,10 @@ def parse(text: str) -> Conf:
 
 
 def quote(value: str) -> str:
-    """A value as it must be written.
+    """A value as slurm.conf needs it, in double quotes where necessary.
 
     Raises:
-        SlurmError: it has a line break or a double quote, for which Slurm has no way.
+        SlurmError: it has a line break or a double quote, which Slurm cannot read.
     """
     if re.search(r'["\n\r\0]', value):
         raise SlurmError(f"{value!r} cannot be written to slurm.conf: it has a line break or a double quote")
@@ -216,7 +216,7 @@ def quote(value: str) -> str:
 
 
 def _end(physical: str) -> int:
-    """Where Slurm stops to read a physical line: at a comment, or at a NUL."""
+    """The offset at which Slurm stops reading a physical line: at a comment, or at a NUL."""
     end = physical.find("\0")
     end = len(physical) if end < 0 else end
     for match in re.finditer("#", physical[:end]):
@@ -227,7 +227,7 @@ def _end(physical: str) -> int:
 
 
 def _continued(physical: str) -> bool:
-    """The next physical line belongs to this one: without its comment it ends with a backslash."""
+    """Whether the next physical line belongs to this one: without its comment it ends with a backslash."""
     if "\\" not in physical:
         return False
     bare = physical[: _end(physical)].rstrip(SPACES)
@@ -235,7 +235,7 @@ def _continued(physical: str) -> bool:
 
 
 def _unfinished(text: str) -> bool:
-    """A line appended to this text would not stand on its own."""
+    """Whether a line appended to this text would join the last line."""
     if not text:
         return False
     if not text.endswith("\n"):
@@ -244,7 +244,7 @@ def _unfinished(text: str) -> bool:
 
 
 def _logical(raw: str) -> tuple[str, Sequence[int]]:
-    """The line as Slurm's matcher sees it, and for each of its characters where it stands in `raw`."""
+    """The line as Slurm's matcher sees it, and the offset in `raw` of each of its characters."""
     if "\\" not in raw and "\0" not in raw:
         plain = raw.partition("#")[0].replace("\n", "")
         return plain, range(len(plain))

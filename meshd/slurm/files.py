@@ -1,8 +1,9 @@
-"""I/O: the two files that Slurm reads, the last good pair, and who wrote what.
+"""I/O: the two files that Slurm reads, their last good copies, and the detection of edits by hand.
 
-`nodes.conf` and `gres.conf` lie in a directory of root's, behind links in Slurm's own; root's unit writes them
-(`headfiles`). meshd's own directory holds a `.good` copy of what was last in force, `.edited` ones of what others
-wrote, and `written`, the digests of what meshd wrote last and before. No program of root's reads these.
+`nodes.conf` and `gres.conf` lie in a directory that root owns; Slurm's own directory links to them. A unit that runs as
+root writes them (`headfiles`). meshd's own directory holds `.good` copies of the content that was last in force,
+`.edited` copies of edits by hand, and `written`, the digests of the last two contents that meshd wrote. No program that
+runs as root reads meshd's directory.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Texts:
 
     @property
     def digest(self) -> str:
-        """What they are compared by."""
+        """SHA-256 over both, hex."""
         return digest_of(self.nodes, self.gres)
 
 
@@ -36,17 +37,17 @@ class Writer(Protocol):
     """Replaces both files."""
 
     async def __call__(self, texts: Texts) -> None:
-        """Return when they are in place.
+        """Return when both files are in place.
 
         Raises:
-            SlurmError: they were refused, or nobody writes them; the old files are still there.
+            SlurmError: root's unit refused them, or does not run; the old files are still there.
             OSError: no space or permission; the old files are still there.
         """
         ...
 
 
 class DirectWriter:
-    """Writes by itself what root's unit would: by the same rules. For where root's unit is not, as in tests."""
+    """Writes the files in this process, by the rules of root's unit. For tests, where that unit does not run."""
 
     def __init__(self, directory: Path, allowed: Allowed | None = None) -> None:
         self._directory = directory
@@ -62,39 +63,39 @@ class DirectWriter:
 
 
 class SlurmFiles:
-    """The files in `directory`, and what meshd remembers of them in `own`. One writer only."""
+    """The files in `directory`, and meshd's copies and digests in `own`. One writer only."""
 
     def __init__(self, directory: Path, own: Path | None = None, write: Writer | None = None) -> None:
-        """Use root's directory, meshd's own one (the same when None), and who writes the former."""
+        """Use root's `directory`, meshd's `own` (None: the same), and `write` (None: DirectWriter) for root's."""
         self.directory = directory
         self.own = own or directory
         self._put = write or DirectWriter(directory)
         self._seen: tuple[object, str] = (None, "")
 
     def current(self) -> Texts:
-        """What slurmctld would read; a missing file reads as empty."""
+        """The content that slurmctld would read; "" for a missing file."""
         return Texts(self._read(NODES), self._read(GRES))
 
     def current_digest(self) -> str:
-        """The digest of what slurmctld would read. The files are read only when they have changed: ask often."""
+        """The digest of `current()`. Cheap to call often: it reads the files only when they have changed."""
         marks = [self._mark(name) for name in (NODES, GRES)]
         if marks != self._seen[0]:
             self._seen = marks, self.current().digest
         return self._seen[1]
 
     def good(self) -> Texts | None:
-        """What was last in force; None before the first time."""
+        """The content that was last in force; None before the first one."""
         if not (self.own / f"{NODES}.good").exists():
             return None
         return Texts(self._read_own(f"{NODES}.good"), self._read_own(f"{GRES}.good"))
 
     def hand_edited(self) -> bool:
-        """Somebody else wrote to the files since meshd did."""
+        """Whether another program or a person wrote to the files after meshd did."""
         written = self._read_own("written").split()
         return bool(written) and self.current_digest() not in written
 
     def keep_edit(self) -> None:
-        """Put what somebody else wrote aside, as `nodes.conf.edited` and `gres.conf.edited`.
+        """Copy an edit by hand to `nodes.conf.edited` and `gres.conf.edited`.
 
         Raises:
             OSError: no space or permission.
@@ -104,22 +105,22 @@ class SlurmFiles:
         self._write(f"{GRES}.edited", current.gres)
 
     def edit_kept(self) -> bool:
-        """Such an edit still lies there: nobody has looked at it and removed it."""
+        """Whether such a copy is still there. A person removes it after reading it."""
         return (self.own / f"{NODES}.edited").exists()
 
     async def install(self, texts: Texts) -> None:
-        """Have both files put in place, or neither.
+        """Have both files written, or neither.
 
         Raises:
-            SlurmError: they were refused, or nobody writes them.
+            SlurmError: root's unit refused them, or does not run.
             OSError: no space or permission; the old files are still there.
         """
-        # Whichever of the two is there after a crash in between, meshd wrote it.
+        # After a crash in between either content may be there: meshd wrote both.
         self._write("written", f"{texts.digest}\n{self.current_digest()}\n")
         await self._put(texts)
 
     def mark_good(self, texts: Texts) -> None:
-        """Record that these are in force.
+        """Record that this content is in force.
 
         Raises:
             OSError: no space or permission.
@@ -134,7 +135,7 @@ class SlurmFiles:
         return _read(self.own / name)
 
     def _mark(self, name: str) -> tuple[int, int, int] | None:
-        """What differs after any write."""
+        """Inode, size and time of change: at least one differs after any write. None for a missing file."""
         with suppress(FileNotFoundError):
             seen = (self.directory / name).stat()
             return seen.st_ino, seen.st_size, max(seen.st_mtime_ns, seen.st_ctime_ns)

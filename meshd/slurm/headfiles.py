@@ -1,11 +1,11 @@
-"""What root does about Slurm's files when meshd, which is not root, asks: `python -m meshd.slurm.headfiles`.
+"""Runs as root: writes Slurm's files at meshd's request. `python -m meshd.slurm.headfiles`.
 
-Slurm's commands read nodes.conf and gres.conf as root, so root owns them. meshd-slurm.path starts this when a request
-is there; every line is looked through as if an enemy had written it (`lines`), and both files are replaced, whole.
-Nothing but the standard library is used: it must start quickly, and it runs as root.
+Slurm's commands read nodes.conf and gres.conf as root, so root owns them. meshd-slurm.path starts this program when a
+request appears. It checks every line as untrusted input (`meshd.plan.slurm_lines`), then replaces both files. It uses
+only the standard library: it must start quickly, and it runs as root.
 
-The request is a file of mode 0600 in meshd's runtime directory, of the user that the directory belongs to: {"id",
-"nodes", "gres"}. The answer is for everybody to read: {"id", "ok", "detail", "errno"}.
+The request is a file of mode 0600 in meshd's runtime directory, with the owner of that directory: {"id", "nodes",
+"gres"}. Everybody may read the answer: {"id", "ok", "detail", "errno"}.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from meshd.runtime.request import RequestRefused, read_small, take, write_whole
 REQUEST = "slurm-files.request"
 ANSWER = Path("/run/meshd-slurm/answer.json")
 DIRECTORY = Path("/var/lib/meshd-slurm")
-"""Where Slurm's directory has its links to; root's."""
+"""The links in Slurm's directory point here. root owns it."""
 
 SETTINGS = Path("/etc/meshd/meshd.toml")
 NODES, GRES = "nodes.conf", "gres.conf"
 LINKS = {"nodes.conf": NODES, "meshd-gres.conf": GRES}
-"""Names in Slurm's directory, and what each points at."""
+"""Names of links in Slurm's directory, and the file that each points at."""
 
 REQUEST_MAX_B = 64 << 20
 FILE_MODE = 0o644
-"""Every user's Slurm commands on the head read them."""
+"""Every user runs Slurm's commands on the head, and those read the files."""
 
 
 def serve(request: Path, answer: Path, directory: Path = DIRECTORY, settings: Path = SETTINGS) -> bool:
-    """Take the request, write both files, tell what came of it; returns whether they were written.
+    """Take the request, write both files, write the answer. Returns whether the files were written.
 
     Raises:
-        OSError: the request cannot be taken or the answer not be written.
+        OSError: the request cannot be taken, or the answer cannot be written.
     """
     asked: dict[str, Any] = {}
     told: dict[str, Any] = {"ok": False, "detail": "", "errno": 0}
@@ -64,7 +64,7 @@ def serve(request: Path, answer: Path, directory: Path = DIRECTORY, settings: Pa
 
 
 def put(directory: Path, nodes: str, gres: str) -> None:
-    """Put both files in place, or neither: everything that needs space is done before the first rename.
+    """Replace both files, or neither: all steps that need disk space come before the first rename.
 
     Raises:
         OSError: no space or permission; the old files are still there.
@@ -87,10 +87,10 @@ def put(directory: Path, nodes: str, gres: str) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Make the directory, root's; one that is there must be.
+    """Make the directory, or check that the present one belongs to root.
 
     Raises:
-        OSError: it is no directory, or another's.
+        OSError: it is no directory, or belongs to another user.
     """
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     found = directory.lstat()
@@ -100,19 +100,19 @@ def make_directory(directory: Path) -> None:
 
 
 def adopt(former: Path, directory: Path, first: tuple[str, str] | None = None) -> bool:
-    """Fill the directory when it is empty: with the files of an older meshd, looked through, or else with new ones.
+    """Fill an empty directory with the files of an older meshd, after a check of each line, or with new files.
 
     Args:
-        former: the directory where an older meshd, which is not root, wrote them.
+        former: the directory where an older meshd, which did not run as root, wrote its files.
         directory: root's.
-        first: nodes.conf and gres.conf when there are no older ones; None to make none then.
+        first: the texts of nodes.conf and gres.conf to write when there are no older files; None writes nothing then.
 
     Returns:
-        Whether something was written.
+        Whether it wrote files.
 
     Raises:
-        LineRefused: the older files have lines that are not meshd's.
-        OSError: they cannot be read or written.
+        LineRefused: the older files have lines that meshd does not write.
+        OSError: a file cannot be read or written.
     """
     make_directory(directory)
     if (directory / NODES).exists():
@@ -128,10 +128,10 @@ def adopt(former: Path, directory: Path, first: tuple[str, str] | None = None) -
 
 
 def relink(conf_dir: Path, directory: Path, former: Path) -> tuple[str, ...]:
-    """Point an older meshd's links in Slurm's directory at root's files; whatever else has such a name is left alone.
+    """Point an older meshd's links in Slurm's directory at root's files. Other files of these names stay.
 
     Returns:
-        The links that were changed.
+        The links that it changed.
 
     Raises:
         OSError: no permission.
@@ -150,14 +150,14 @@ def relink(conf_dir: Path, directory: Path, former: Path) -> tuple[str, ...]:
 
 
 def _theirs(path: Path) -> str | None:
-    """A file of another user's directory, which may be anything; None when there is none."""
+    """Read a file in another user's directory without trusting its type or size; None when it is missing."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise LineRefused(f"{path} is no regular file")
+            raise LineRefused(f"{path} is not a regular file")
         data = file.read(REQUEST_MAX_B + 1)
     try:
         return data.decode("ascii")
@@ -166,7 +166,7 @@ def _theirs(path: Path) -> str | None:
 
 
 def _directories(settings: Path) -> tuple[Path, Path]:
-    """Slurm's directory, and that of an older meshd's files, as the settings name them."""
+    """Slurm's directory, and the directory of an older meshd's files, from the settings."""
     tables: dict[str, Any] = {}
     with suppress(ValueError):
         tables = tomllib.loads(read_small(settings).decode())
@@ -177,13 +177,13 @@ def _directories(settings: Path) -> tuple[Path, Path]:
 
 
 def main() -> int:
-    """The command line. Ends with 0 also when the request was refused, for the answer says so."""
-    parser = argparse.ArgumentParser(description="Writes meshd's files of Slurm, as meshd asks.")
-    parser.add_argument("directory", type=Path, nargs="?", help="meshd's runtime directory, where the request lies")
+    """The command line. Exit code 0 also when it refused the request: the answer says so."""
+    parser = argparse.ArgumentParser(description="Writes meshd's nodes.conf and gres.conf at meshd's request.")
+    parser.add_argument("directory", type=Path, nargs="?", help="meshd's runtime directory, which holds the request")
     parser.add_argument("--adopt", action="store_true", help="take over the files of an older meshd")
     arguments = parser.parse_args()
     if arguments.adopt == (arguments.directory is not None):
-        parser.error("either a directory or --adopt")
+        parser.error("give either a directory or --adopt")
     try:
         if arguments.adopt:
             conf_dir, former = _directories(SETTINGS)
@@ -194,7 +194,7 @@ def main() -> int:
         elif not serve(arguments.directory / REQUEST, ANSWER):
             sys.stderr.write(f"a request was refused: see {ANSWER}\n")
     except (LineRefused, OSError) as error:
-        sys.stderr.write(f"{DIRECTORY} is left as it is: {error}\n")
+        sys.stderr.write(f"nothing in {DIRECTORY} was changed: {error}\n")
         return 1
     return 0
 

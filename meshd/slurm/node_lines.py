@@ -1,4 +1,4 @@
-"""PURE: the lines of one slot: a free one's, and that of a machine on it."""
+"""PURE: the lines of one slot in nodes.conf and gres.conf, free or with a machine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _PLAIN = tuple(f"{key}={value}" for key, value in NODE_PLAIN.items())
 
 @dataclass(frozen=True, slots=True)
 class PoolLine:
-    """A pool as Slurm needs it.
+    """The part of a pool that nodes.conf needs.
 
     Attributes:
         partition: several pools may share one.
         gpu: the Gres type that jobs ask for; "" for GPUs without a type.
-        cpus_min: what a free slot promises, as is memory_min_mib.
+        cpus_min, memory_min_mib: what a free slot promises.
         features: of every slot, free or joined: a job that asks for one is accepted while all slots are free.
-        leaving: the settings no longer have its partition: it takes no new jobs (`retained`).
+        leaving: the settings no longer have its partition, so it takes no new jobs (`retained`).
     """
 
     name: str
@@ -50,8 +50,8 @@ class JoinedNode:
     Attributes:
         node_addr: its tailnet IPv4 address.
         features: those of this machine (provider, region, GPU model, spot), in addition to the pool's.
-        memory_fraction: the part of `shape.memory_mib` that is promised: slurmd sees a little less after each boot.
-        former_node_addrs: those that this very machine had before: its line may move on from them while jobs run.
+        memory_fraction: the part of `shape.memory_mib` that meshd promises: slurmd sees a little less after each boot.
+        former_node_addrs: earlier addresses of the same machine: its line may change from one of them while jobs run.
     """
 
     slot: str
@@ -65,7 +65,7 @@ class JoinedNode:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The lines of one slot, as they stand in the two files.
+    """The lines of one slot in the two files.
 
     Attributes:
         node_addr: the machine's.
@@ -78,10 +78,10 @@ class Lines:
 
 
 def lines_of(pool: PoolLine, node: JoinedNode, was: Lines | None, *, shapes_fixed: bool) -> Lines:
-    """A machine's lines. Those that are in force already (`was`) are not looked through again.
+    """A machine's lines. Lines that are in force already (`was`) are not checked again.
 
     Raises:
-        SlurmError: it has something that cannot stand in Slurm's files.
+        SlurmError: a value that cannot be written to Slurm's files.
     """
     own = Lines(node.node_addr, _joined_line(pool, node, shapes_fixed=shapes_fixed), _gres_lines(pool, node))
     if own == was:
@@ -93,12 +93,12 @@ def lines_of(pool: PoolLine, node: JoinedNode, was: Lines | None, *, shapes_fixe
 
 
 def free_line(pool: PoolLine, run: Sequence[int], offset: int) -> str:
-    """The line of free slots that stand side by side.
+    """One line for consecutive free slots.
 
     Args:
-        pool: theirs.
+        pool: the pool of the slots.
         run: their indexes.
-        offset: how many slots stand before them in the file: it chooses their placeholder addresses.
+        offset: the number of slots before them in the file; it determines their placeholder addresses.
     """
     names = slot_range(pool, run[0], run[-1])
     addresses = _address_ranges(int(PLACEHOLDERS.network_address) + offset, len(run))
@@ -154,7 +154,7 @@ def _gres_field(kind: str, count: int) -> list[str]:
 
 
 def slot_range(pool: PoolLine, first: int, last: int) -> str:
-    """Neighbouring slots as Slurm's host list."""
+    """Consecutive slots as a Slurm host list."""
     return slot_name(pool.name, first) if first == last else f"{pool.name}-[{first}-{last}]"
 
 
@@ -164,7 +164,7 @@ def _folded(files: tuple[str, ...]) -> str:
 
 
 def _gres_lines(pool: PoolLine, node: JoinedNode) -> tuple[str, ...]:
-    """The device files: slurmd takes only GPUs that have a File. slurmctld needs no line, so free slots have none."""
+    """The gres.conf line with the device files. slurmd accepts only GPUs with a File; free slots need no line."""
     if not node.devices:
         return ()
     if fault := gpus_fault(node.devices):
@@ -175,7 +175,7 @@ def _gres_lines(pool: PoolLine, node: JoinedNode) -> tuple[str, ...]:
 
 
 def _features(pool: PoolLine, own: Sequence[str]) -> str:
-    """The pool's GPU model and features, then the machine's; each once."""
+    """The pool's GPU model and features, then the machine's, without repetitions."""
     names = [*([pool.gpu] if pool.gpu else []), *pool.features, *own]
     return ",".join(dict.fromkeys(_word("feature", name) for name in names if name))
 
@@ -190,10 +190,10 @@ def _check_address(node: JoinedNode) -> None:
 
 
 def _word(what: str, text: str) -> str:
-    """The text, if it can stand in the file.
+    """The text itself, checked.
 
     Raises:
-        SlurmError: it has characters that Slurm would read as something else.
+        SlurmError: it has characters with another meaning in Slurm's files.
     """
     if fault := word_fault(what, text):
         raise SlurmError(fault)

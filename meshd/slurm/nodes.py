@@ -1,8 +1,8 @@
-"""PURE: pools and joined machines as the text of nodes.conf and of meshd's part of gres.conf.
+"""PURE: renders pools and joined machines as nodes.conf and as meshd's part of gres.conf, and reads them back.
 
-Every slot of a pool is declared, up to its max, so that the set of nodes stays the same as machines come and go: a free
-slot is DOWN with a placeholder address, a joined one has the machine's tailnet address. The output depends on nothing
-but the arguments: it is compared by its hash.
+nodes.conf declares every slot of a pool up to max_nodes, so that the node set stays the same while machines come and
+go. A free slot is DOWN with a placeholder address; a joined one has the machine's tailnet address. The output depends
+only on the arguments: meshd compares contents by their hash.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from meshd.slurm.show import hostlist
 
 NODES = "nodes.conf"
 GRES = "gres.conf"
-"""The names of meshd's two files in its own directory."""
+"""The names of meshd's two files."""
 
 HEADER = """\
 # Written by meshd, whole, whenever a machine joins or leaves. Do not edit: an edit is reported and overwritten.
@@ -44,7 +44,7 @@ HEADER = """\
 
 @dataclass(frozen=True, slots=True)
 class RenderInput:
-    """What was rendered: to render it again with some slots as they were."""
+    """The arguments of `render`, kept to render again with some slots unchanged."""
 
     pools: tuple[PoolLine, ...]
     joined: tuple[JoinedNode, ...]
@@ -59,9 +59,8 @@ class Rendered:
     Attributes:
         slots: every declared slot, in the order of the file.
         node_addrs: the address of each slot that is not free.
-        former_node_addrs: earlier addresses of the same machine, for the slots whose machine had another one.
-        left_out: the machines whose line cannot be written, by slot, each with why. Such a slot keeps the line that it
-            had, or is free.
+        former_node_addrs: earlier addresses of the same machine, for slots whose machine had another one.
+        left_out: by slot, why its machine's line cannot be written. Such a slot keeps its old line, or is free.
         digest: SHA-256 over both texts, hex.
     """
 
@@ -79,7 +78,7 @@ class Rendered:
 
 
 def digest_of(nodes_conf: str, gres_conf: str) -> str:
-    """SHA-256 over both texts, hex: what they are compared by. Bytes that are not UTF-8 are told apart too."""
+    """SHA-256 over both texts, hex. Texts that differ only in bytes that are not UTF-8 get different digests."""
     return hashlib.sha256(f"{nodes_conf}\0{gres_conf}".encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -93,15 +92,15 @@ def render(
 ) -> Rendered:
     """The files for these pools and machines.
 
-    A machine whose line cannot be written is left out, with its slot in `left_out`: all others go on. Its slot keeps
-    the line that it has in `before`, if that is this machine's, and else is free.
+    `render` leaves a machine out when its line cannot be written, and adds its slot to `left_out`. The slot keeps its
+    line in `before` if that is this machine's; otherwise it is free.
 
     Args:
-        pools: in any order; the output is by name.
+        pools: in any order; the output is sorted by name.
         joined: at most one a slot, each on a slot of a pool.
         shapes_fixed: a joined slot keeps the pool's smallest shape (Slurm before 23.11).
         before: the lines that are in force, by slot.
-        hold: these slots keep their lines from `before`, whoever is on them now.
+        hold: these slots keep their lines from `before`, whichever machine has them now.
 
     Raises:
         SlurmError: a pool that cannot be written, or more slots than placeholder addresses.
@@ -121,7 +120,7 @@ def render(
             body.append(free_line(pool, run, len(slots)) if own is None else own.node)
             gres.extend(own.gres if own is not None else ())
             slots.extend(slot_name(pool.name, index) for index in run)
-    for slot, own in sorted(rest.items()):  # held, though no pool has the slot any more
+    for slot, own in sorted(rest.items()):  # held, although no pool has this slot
         body.append(own.node)
         gres.extend(own.gres)
         slots.append(slot)
@@ -138,10 +137,10 @@ def render(
 
 
 def holding(wanted: Rendered, before: Mapping[str, Lines], slots: Collection[str]) -> Rendered:
-    """The same content, but these slots keep the lines that they have in `before`.
+    """The same content, but these slots keep their lines in `before`.
 
     Raises:
-        SlurmError: it was not made by `render`.
+        SlurmError: `render` did not make it.
     """
     of = wanted.source
     if of is None:
@@ -150,10 +149,10 @@ def holding(wanted: Rendered, before: Mapping[str, Lines], slots: Collection[str
 
 
 def without(wanted: Rendered, before: Mapping[str, Lines], slots: Collection[str]) -> Rendered:
-    """The same content, but these slots are as they are in `before`: with the line that they have there, or free.
+    """The same content, but these slots have their lines in `before`, or are free where they have none.
 
     Raises:
-        SlurmError: it was not made by `render`.
+        SlurmError: `render` did not make it.
     """
     of = wanted.source
     if of is None:
@@ -180,7 +179,7 @@ def read_lines(nodes_conf: str, gres_conf: str) -> dict[str, Lines]:
 
 @lru_cache(maxsize=4)
 def node_records(nodes_conf: str) -> tuple[Mapping[str, str], ...]:
-    """The NodeName records of a nodes.conf. The last few texts are remembered: they are long and asked for often."""
+    """The NodeName records of a nodes.conf. Cached: the texts are long, and callers read the same ones often."""
     return parse(nodes_conf).records("NodeName")
 
 
@@ -188,7 +187,7 @@ def read_slots(nodes_conf: str) -> tuple[str, ...]:
     """Every node that a nodes.conf declares, in order.
 
     Raises:
-        SlurmError: a name stands twice, or a host list cannot be read.
+        SlurmError: a name occurs twice, or a host list cannot be read.
     """
     names = [name for record in node_records(nodes_conf) for name in hostlist(record["nodename"])]
     if len(set(names)) != len(names):
@@ -198,7 +197,7 @@ def read_slots(nodes_conf: str) -> tuple[str, ...]:
 
 
 def read_node_addrs(nodes_conf: str) -> dict[str, str]:
-    """The address of every slot that is not free, read back from a nodes.conf."""
+    """The NodeAddr of every slot that is not free in a nodes.conf."""
     return {
         record["nodename"]: record.get("nodeaddr", "")
         for record in node_records(nodes_conf)
@@ -207,7 +206,7 @@ def read_node_addrs(nodes_conf: str) -> dict[str, str]:
 
 
 def is_placeholder(address: str) -> bool:
-    """The address is one of those that free slots have."""
+    """Whether the address is a placeholder of free slots."""
     try:
         return IPv4Address(address) in PLACEHOLDERS
     except ValueError:
@@ -232,12 +231,12 @@ def _lines_of(
     *,
     shapes_fixed: bool,
 ) -> dict[str, Lines]:
-    """The lines of the machines, by slot; why there is none is added to `left_out`."""
+    """The lines of the machines, by slot. Adds to `left_out` why a machine has none."""
     by_pool = {pool.name: pool for pool in pools}
     of_before = {own.node_addr: slot for slot, own in before.items()}
     lines: dict[str, Lines] = {}
     taken: set[str] = set()
-    # Who had an address or a slot already comes before who claims it too.
+    # If two machines claim one address or slot, the one that has it already wins.
     for node in sorted(joined, key=lambda n: of_before.get(n.node_addr) != n.slot):
         was = before.get(node.slot)
         try:
@@ -265,7 +264,7 @@ def _pool_of(node: JoinedNode, pools: Mapping[str, PoolLine]) -> PoolLine:
 
 
 def _runs(pool: PoolLine, joined: Mapping[str, object]) -> Iterator[list[int]]:
-    """The pool's indexes in order: a joined one alone, free neighbours together."""
+    """The pool's indexes in order: each joined one on its own, consecutive free ones together."""
     run: list[int] = []
     for index in range(1, pool.max_nodes + 1):
         if slot_name(pool.name, index) in joined:

@@ -1,4 +1,4 @@
-"""PURE: the pools as Slurm needs them: from the settings, and from a nodes.conf that meshd wrote."""
+"""PURE: reads PoolLines from the settings, and from a nodes.conf that meshd wrote."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshd.slurm.show import gpus_of, hostlist
 
 
 def pool_lines(pools: Mapping[str, PoolSettings]) -> tuple[PoolLine, ...]:
-    """One for each pool; one that names no partition is a partition of its own name."""
+    """One line for each pool of the settings. A pool without a partition gets one of its own name."""
     return tuple(
         PoolLine(
             name=name, partition=pool.partition or name, max_nodes=pool.max_nodes, gpu=pool.gpu,
@@ -24,7 +24,7 @@ def pool_lines(pools: Mapping[str, PoolSettings]) -> tuple[PoolLine, ...]:
 
 
 def read_pools(nodes_conf: str) -> Mapping[str, PoolLine]:
-    """The pools of a nodes.conf that meshd wrote, by name. A free slot tells what the pool promises.
+    """The pools of a nodes.conf that meshd wrote, by name. A free slot shows what the pool promises.
 
     Raises:
         SlurmError: a host list cannot be read.

@@ -1,7 +1,7 @@
-"""Takes requests for Slurm's files, one content at a time; the newest request wins. `apply.py` puts each in force.
+"""Queues requests for Slurm's files: the newest request wins, and `apply.py` applies one at a time.
 
-Nothing else has nodes.conf and gres.conf written. The caller decides when to request a change, so that a burst is few
-of them. A machine whose line Slurm refuses is found and left out, and all others go on.
+Only this module has nodes.conf and gres.conf written. The caller decides when to request a change, and thereby combines
+a burst of changes. When Slurm refuses a machine's line, `refused_lines` finds it and leaves it out.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class PublishStatus:
     """For `meshctl status` and the metrics.
 
     Attributes:
-        problems: what a person must look at; empty while all is well.
-        pending: a change waits or is being put in force.
+        problems: texts for people; empty while all is well.
+        pending: a change waits, or is being applied.
     """
 
     reconfigures: int
@@ -55,17 +55,17 @@ class Publisher:
         changed: Callable[[], None] = lambda: None,
         wait_until_quiet: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Read what is in force from the files.
+        """Read the content in force from the files.
 
         Args:
-            files: where they are.
-            client: the slurmctld that reads them.
-            clock: for the polling.
-            restart: ends slurmctld gracefully if it runs and starts it; may raise MeshdError.
-            last_errors: the end of slurmctld's log in short (`show.last_errors`), asked for after a refusal.
-            changed: called when something came into force, and after each failure.
-            wait_until_quiet: returns when slurmctld may be asked to read its files. Of the requests that come in the
-                meantime the newest wins.
+            files: the files that slurmctld reads.
+            client: queries slurmctld.
+            clock: for polling.
+            restart: stops slurmctld gracefully if it runs, and starts it; may raise MeshdError.
+            last_errors: the last errors in slurmctld's log (`show.last_errors`); called after a refusal.
+            changed: called after each content that Slurm accepted, and after each failure.
+            wait_until_quiet: returns when slurmctld may reconfigure. The newest request that arrives in the meantime
+                wins.
 
         Raises:
             OSError: the files cannot be read.
@@ -81,7 +81,7 @@ class Publisher:
         self.refused_lines = RefusedLines(clock)
 
     def status(self) -> PublishStatus:
-        """How it stands."""
+        """Counters, problems, and whether a change is pending."""
         return PublishStatus(
             reconfigures=self.applier.reconfigures,
             restarts=self.applier.restarts,
@@ -92,13 +92,13 @@ class Publisher:
         )
 
     def request(self, wanted: Rendered) -> None:
-        """Ask for this content; the newest request wins. Cheap: call it on every tick."""
+        """Request this content; the newest request wins. Cheap enough for every tick."""
         if self._wanted is not None:
             if self._wanted.digest == wanted.digest:
                 return
         elif self.applier.is_applied(wanted):
             if not self._busy:
-                self._last_error = ""  # what failed is not wanted any more
+                self._last_error = ""  # the content that failed is no longer requested
             return
         elif self.applier.refusals.holds_back(wanted):
             return
@@ -106,7 +106,7 @@ class Publisher:
         self._wake.set()
 
     async def run(self) -> None:
-        """Serve requests for ever."""
+        """Apply requests until cancelled."""
         while True:
             await self._wake.wait()
             await self.applier.wait_until_quiet()
@@ -120,14 +120,14 @@ class Publisher:
                 log.warning("slurm_publish_failed", error=str(error))
 
     async def apply(self, wanted: Rendered) -> bool:
-        """Put this content in force now. One at a time.
+        """Put this content in force now. Concurrent calls wait for each other.
 
         Returns:
             False when it was in force already.
 
         Raises:
-            SlurmRefused: Slurm did not take it, and the last good one is back.
-            SlurmError: it was not tried; nothing has changed.
+            SlurmRefused: Slurm refused it, and the last good content is back.
+            SlurmError: meshd did not try it; nothing has changed.
         """
         async with self._lock:
             self._busy = True
@@ -142,8 +142,8 @@ class Publisher:
             except OSError as error:
                 text = (
                     f"{error.filename or self._files.directory} cannot be written ({error.strerror or error}): "
-                    "slurmctld keeps running on the last good configuration; make room there (df), meshd tries again "
-                    "by itself"
+                    "slurmctld keeps running on the last good configuration; make room there (df), and meshd tries "
+                    "again"
                 )
                 self._last_error = text
                 self._changed()
@@ -162,7 +162,7 @@ class Publisher:
             self._changed()
 
     async def _apply_most(self, wanted: Rendered) -> None:
-        """Put it in force, without the machines whose lines Slurm does not take."""
+        """Apply it; if Slurm refuses, apply it without the machines whose lines Slurm refuses."""
         try:
             await self._put(wanted)
         except SlurmRefused:
@@ -178,7 +178,7 @@ class Publisher:
         except SlurmRefused as error:
             return str(error)
         except SlurmError:
-            if not self.applier.unsafe:  # those keep their lines: that is no refusal
+            if not self.applier.unsafe:  # slots that keep their lines are no refusal
                 raise
         return ""
 
@@ -191,7 +191,7 @@ class Publisher:
         if self._files.edit_kept():
             return (
                 f"{self._files.directory}: nodes.conf or gres.conf was edited by hand; meshd's own is back and the "
-                f"edit is kept: put what is needed of it into slurm.conf or meshd.toml, then remove *.edited: "
+                f"edit is kept: put what you need of it into slurm.conf or meshd.toml, then remove *.edited: "
                 f"`rm {self._files.own}/*.edited`"
             )
         return ""

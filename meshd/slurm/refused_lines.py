@@ -1,6 +1,6 @@
-"""Which machines' lines Slurm does not take: so that each of them is left out alone, and all others go on.
+"""Finds the machines' lines that Slurm refuses, so that meshd leaves only those out.
 
-Slurm refuses a content as a whole and seldom names the line. The changed lines are halved until each culprit is alone.
+Slurm refuses a content as a whole, and seldom names the line. A binary search over the changed lines finds each one.
 """
 
 from __future__ import annotations
@@ -12,25 +12,24 @@ from meshd.slurm.node_lines import Lines
 from meshd.slurm.nodes import Rendered, read_lines, without
 
 REFUSALS_MAX = 20
-"""So many refusals are risked in one search: what is not found by then is left out too."""
-
+"""The most refusals in one search. Lines that it has not tried by then are left out too."""
 
 AGAIN_AFTER_S = 120.0
-"""Then what was refused may be tried once more: slurmctld may have been at fault."""
+"""After this time refused lines may be tried again: slurmctld may have been at fault."""
 
 
 class RefusedLines:
-    """What was refused, and is not tried again for a while as long as it stays the same."""
+    """The lines that Slurm refused. A line that has not changed is not tried again for AGAIN_AFTER_S."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._until_s = 0.0
         self.reasons: Mapping[str, str] = {}
-        """By slot, why Slurm did not take its machine's line."""
+        """By slot, why Slurm refused its machine's line."""
         self._lines: Mapping[str, Lines] = {}
 
     def left_out(self, wanted: Rendered, before: Mapping[str, Lines]) -> Rendered:
-        """The content without the lines that were refused; those that have changed since are forgotten."""
+        """The content without refused lines. Forgets those that have changed since."""
         if not self._lines or wanted.source is None:
             return wanted
         if self._clock.monotonic_s() > self._until_s:
@@ -44,15 +43,15 @@ class RefusedLines:
     async def search(
         self, wanted: Rendered, before: Mapping[str, Lines], takes: Callable[[Rendered], Awaitable[str]]
     ) -> bool:
-        """Put in force what Slurm takes of a content that it refused as a whole.
+        """Apply the part of a refused content that Slurm accepts.
 
         Args:
             wanted: the refused content.
             before: the lines that are in force.
-            takes: puts a content in force; "" when Slurm took it, else its words. Then all is as before.
+            takes: applies a content; returns "" when Slurm accepted it, or why not: then all is as before.
 
         Returns:
-            Whether the machines were at fault: False when Slurm refuses the content without any of them too.
+            Whether the changed lines were at fault; False when Slurm refuses the content without all of them too.
         """
         lines = read_lines(wanted.nodes_conf, wanted.gres_conf)
         changed = sorted(slot for slot, own in lines.items() if before.get(slot) != own)
@@ -66,7 +65,7 @@ class RefusedLines:
         while groups:
             group = groups.pop()
             if refusals >= REFUSALS_MAX:
-                found |= dict.fromkeys(group, "it was not tried: too many lines were refused")
+                found |= dict.fromkeys(group, "not tried: Slurm refused too many lines before it")
                 continue
             why = await takes(without(wanted, before, set(changed) - set(good) - set(group)))
             if not why:

@@ -1,9 +1,9 @@
-"""PURE: what stays in nodes.conf although the settings no longer have it, since a job or a reservation names it.
+"""PURE: partitions and slots that stay in nodes.conf without being in the settings: a job or reservation names them.
 
-Facts, tried with 22.05.8 and 24.11.5: after a reconfigure without it slurmctld sets every waiting job to NODE_FAIL that
-names the partition (alone, as one of several, held, in an array) or requires the node (`-w`), and deletes every
-reservation that names the partition or the node. A job that excludes the node (`-x`), or that needs more nodes than are
-left, stays PENDING.
+Facts, measured with 22.05.8 and 24.11.5. After a reconfigure without a partition or node, slurmctld sets every pending
+job to NODE_FAIL that names the partition (as its only one, as one of several, held, in an array) or requires the node
+(`-w`). It deletes every reservation that names the partition or the node. A job that excludes the node (`-x`), or that
+needs more nodes than are left, stays PENDING.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from meshd.slurm.show import hostlist
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """What a new nodes.conf would no longer have."""
+    """The partitions and slots that a new nodes.conf would no longer have."""
 
     partitions: frozenset[str]
     slots: frozenset[str]
@@ -29,11 +29,11 @@ class Leaving:
         return bool(self.partitions or self.slots)
 
     def named_by_job(self, job: SlurmJob) -> bool:
-        """Slurm would end this job."""
+        """Whether Slurm would end this job."""
         return not self.partitions.isdisjoint(job.partition.split(",")) or not self.slots.isdisjoint(job.required_nodes)
 
     def named_by_reservation(self, reservation: SlurmReservation) -> bool:
-        """Slurm would delete this reservation, or take nodes from it."""
+        """Whether Slurm would delete this reservation, or take nodes from it."""
         return reservation.partition in self.partitions or not self.slots.isdisjoint(reservation.nodes)
 
 
@@ -42,12 +42,11 @@ class Retained:
     """A part of a pool that stays for now.
 
     Attributes:
-        pool: the pool.
         partition: the partition that the settings no longer have; "" when only slots leave.
-        slots: the slots that the settings no longer have, and that are named.
+        slots: the slots that the settings no longer have, and that a job or reservation names.
         jobs: ids of the jobs that name it.
         reservations: names of the reservations that name it.
-        other: a partition that stays; "" when there is none.
+        other: a partition that stays in the settings; "" when there is none.
     """
 
     pool: str
@@ -59,7 +58,7 @@ class Retained:
 
 
 def leaving_of(pools: Sequence[PoolLine], before: Mapping[str, PoolLine]) -> Leaving:
-    """What these pools no longer have of those before."""
+    """The partitions and slots of `before` that `pools` no longer have."""
     now = {pool.name: pool for pool in pools}
     there = {pool.partition or pool.name for pool in pools}
     sizes = {name: now[name].max_nodes if name in now else 0 for name in before}
@@ -70,7 +69,7 @@ def leaving_of(pools: Sequence[PoolLine], before: Mapping[str, PoolLine]) -> Lea
 
 
 def leaving_of_texts(nodes_conf: str, last_good: str) -> Leaving:
-    """What one nodes.conf no longer has of another, whoever wrote them."""
+    """The partitions and nodes of `last_good` that `nodes_conf` no longer has, whoever wrote either."""
     new, old = parse(nodes_conf), parse(last_good)
     slots = [
         {slot for record in conf.records("NodeName") for slot in hostlist(record["nodename"])} for conf in (new, old)
@@ -85,7 +84,7 @@ def retain(
     jobs: Iterable[SlurmJob],
     reservations: Iterable[SlurmReservation],
 ) -> tuple[tuple[PoolLine, ...], tuple[Retained, ...]]:
-    """The pools with what must stay for now, and why it stays.
+    """The pools with the parts that must stay for now, and a Retained for each such part.
 
     Args:
         pools: those of the settings.

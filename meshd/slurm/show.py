@@ -1,7 +1,7 @@
-"""PURE: what scontrol, squeue and slurmd print, read into observations.
+"""PURE: parses the output of scontrol and squeue, and slurmctld's log.
 
-Unknown fields are ignored; a text that cannot be a listing raises, so that an error is never taken for "nothing there".
-Formats seen on 22.05.8 and 24.11.5.
+Unknown fields are ignored. Text that is no listing raises SlurmError: an error message must not read as an empty list.
+Measured on 22.05.8 and 24.11.5.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from meshd.model.observed import SlurmJob, SlurmNode, SlurmReservation
 from meshd.plaintext import plain
 
 SEPARATOR = "\x1f"
-"""Between squeue's fields: features and reasons may hold any printable character."""
+"""Separates squeue's fields. It is no printable character: features and reasons may hold any of those."""
 
 JOB_FIELDS = (
     "JobArrayID", "UserName", "Partition", "State", "NodeList", "Reason", "NumNodes", "tres-per-job", "tres-per-node",
     "Feature", "TimeUsed", "ReqNodes",
 )  # fmt: skip
 JOB_FORMAT = ",".join(f"{name}:{SEPARATOR}" for name in JOB_FIELDS)
-"""For `squeue -O`: a field with a suffix and no width is printed whole, not cut to 20 characters."""
+"""For `squeue -O`. It prints a field with a suffix and no width whole, and does not cut it at 20 characters."""
 
 STATE_MARKS = {
     "*": "NOT_RESPONDING",
@@ -53,14 +53,14 @@ _NO_RESERVATIONS = "No reservations in the system"
 _ONE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _REASON_STAMP = re.compile(r"\s*\[([^\[\]\s]+)@([^\[\]\s@]+)\]")
 REASON_MAX_CHARS = 1000
-"""Whoever is root on a node can have Slurm say anything."""
+"""A node's root can make Slurm show any text."""
 _AFTER_REASON = re.compile(r"\s+(?:Comment|Extra|ReservationName)=")
 _GPU = re.compile(r"(?:^|[,/:])gpu(?:[:=]([A-Za-z_][\w.-]*))?(?:[:=](\d+))?(?=$|[,(])")
 
 
 @lru_cache(maxsize=1024)
 def parse_states(text: str) -> frozenset[str]:
-    """The words of a State field, marks and short forms spelled out."""
+    """The states in a State field. Suffixes (`*`, `~`) and short forms become full names."""
     states: set[str] = set()
     for word in text.upper().split("+"):
         bare = word.rstrip("".join(STATE_MARKS))
@@ -70,10 +70,10 @@ def parse_states(text: str) -> frozenset[str]:
 
 
 def parse_nodes(text: str) -> dict[str, SlurmNode]:
-    """Read `scontrol show nodes -o`: one line a node, by name.
+    """Parse `scontrol show nodes -o`: the nodes by name.
 
     Raises:
-        SlurmError: a line that is no node, or nothing at all.
+        SlurmError: a line is no node, or the text is empty.
     """
     if text.strip() == _NO_NODES:
         return {}
@@ -85,8 +85,8 @@ def parse_nodes(text: str) -> dict[str, SlurmNode]:
 
 @lru_cache(maxsize=16384)
 def _node(line: str) -> SlurmNode:
-    # Most lines are the same as 5 s before: slurmctld takes a node's load and memory once in SlurmdTimeout / 3.
-    # The kernel's version is free text in the middle, the reason free text at the end.
+    # Cached: most lines are the same as 5 s before, since slurmctld reads load and memory once in SlurmdTimeout / 3.
+    # The kernel's version is free text in the middle; the reason is free text at the end.
     head, _, tail = line.partition(" Reason=")
     before, _, after = head.partition(" OS=")
     head = f" {before} {after[max(after.find(' RealMemory='), 0) :]} "
@@ -109,7 +109,7 @@ def _node(line: str) -> SlurmNode:
 
 
 def _word(head: str, key: str) -> str:
-    """The value of a field that is one word; "" when it is missing or says "nothing"."""
+    """The value of a field that is one word; "" when it is missing or `(null)`, `N/A` and the like."""
     at = head.find(f" {key}=")
     if at < 0:
         return ""
@@ -118,7 +118,7 @@ def _word(head: str, key: str) -> str:
 
 
 def _reason(tail: str) -> tuple[str, str, datetime | None]:
-    """The reason, who gave it and when; "" and None for what is not told."""
+    """The reason, its author and its time; "" and None where scontrol does not show them."""
     stamps = list(_REASON_STAMP.finditer(tail))
     if stamps:
         return tail[: stamps[-1].start()].strip(), stamps[-1][1], _local_time(stamps[-1][2])
@@ -126,7 +126,7 @@ def _reason(tail: str) -> tuple[str, str, datetime | None]:
 
 
 def _local_time(text: str) -> datetime | None:
-    """A time of scontrol's, which is in the head's time zone; None when it is none (`Unknown`)."""
+    """A time from scontrol, in the head's time zone, as UTC; None for text like `Unknown`."""
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
@@ -134,10 +134,10 @@ def _local_time(text: str) -> datetime | None:
 
 
 def parse_jobs(text: str) -> tuple[SlurmJob, ...]:
-    """Read `squeue -h -a -r -O JOB_FORMAT`. Nothing printed means no jobs.
+    """Parse `squeue -h -a -r -O JOB_FORMAT`. Empty output means no jobs.
 
     Raises:
-        SlurmError: a line that is no job.
+        SlurmError: a line is no job.
     """
     return tuple(_job(line) for line in text.split("\n") if line.strip())
 
@@ -162,10 +162,10 @@ def _job(line: str) -> SlurmJob:
 
 
 def parse_reservations(text: str) -> tuple[SlurmReservation, ...]:
-    """Read `scontrol show reservation -o`: one line a reservation.
+    """Parse `scontrol show reservation -o`.
 
     Raises:
-        SlurmError: a line that is no reservation, or nothing at all.
+        SlurmError: a line is no reservation, or the text is empty.
     """
     lines = [f" {line.strip()} " for line in text.split("\n") if line.strip()]
     if [line.strip() for line in lines] == [_NO_RESERVATIONS]:
@@ -179,10 +179,10 @@ def parse_reservations(text: str) -> tuple[SlurmReservation, ...]:
 
 
 def youngest_job_s(text: str) -> int | None:
-    """Seconds since the last start of a job that runs, from the same listing; None when none runs.
+    """Seconds since the latest start of a running job, from squeue's JOB_FORMAT; None when no job runs.
 
     Raises:
-        SlurmError: a line that is no job, or a time that cannot be read.
+        SlurmError: a line is no job, or a time cannot be read.
     """
     ages = []
     for line in text.split("\n"):
@@ -192,7 +192,7 @@ def youngest_job_s(text: str) -> int | None:
 
 
 def _seconds(text: str) -> int:
-    """`[days-][hours:]minutes:seconds`; INVALID, which squeue says of a job whose start lies in the future, is 0."""
+    """Parse `[days-][hours:]minutes:seconds`. INVALID, which squeue shows for a start in the future, is 0."""
     if text == "INVALID":
         return 0
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
@@ -203,9 +203,9 @@ def _seconds(text: str) -> int:
 
 
 def gpus_of(tres: str) -> int:
-    """GPUs in a TRES or Gres list ("gres:gpu:h100:8", "gres/gpu=2,gres/gpu:h100=2"); 0 when none is named.
+    """GPUs in a TRES or Gres list ("gres:gpu:h100:8", "gres/gpu=2,gres/gpu:h100=2"); 0 when it names none.
 
-    A typed and an untyped count of the same list tell of the same GPUs: the larger sum is taken.
+    Typed and untyped counts in one list mean the same GPUs: the larger sum counts.
     """
     typed = untyped = 0
     for kind, number in _GPU.findall(tres):
@@ -216,10 +216,10 @@ def gpus_of(tres: str) -> int:
 
 @lru_cache(maxsize=16384)
 def hostlist(text: str) -> tuple[str, ...]:
-    """The names in a host list, in order.
+    """Expand a Slurm host list, in order.
 
     Raises:
-        SlurmError: it cannot be read.
+        SlurmError: the text is no host list.
     """
     if _ONE_NAME.fullmatch(text):
         return (text,)
@@ -230,10 +230,10 @@ def hostlist(text: str) -> tuple[str, ...]:
 
 
 def slurmctld_version_text(text: str) -> str:
-    """The SLURM_VERSION of `scontrol show config`: slurmctld's own, not the client's.
+    """The SLURM_VERSION in `scontrol show config`: slurmctld's own, not the client's.
 
     Raises:
-        SlurmError: it is not there.
+        SlurmError: the text has none.
     """
     match = re.search(r"^SLURM_VERSION\s*=\s*(\S+)", text, re.MULTILINE)
     if not match:
@@ -242,13 +242,13 @@ def slurmctld_version_text(text: str) -> str:
 
 
 def slurm_user(text: str) -> str:
-    """The SlurmUser of `scontrol show config`, e.g. "slurm"; "root", Slurm's own default, when it is not told."""
+    """The SlurmUser in `scontrol show config`, e.g. "slurm"; "root", Slurm's own default, when there is none."""
     match = re.search(r"^SlurmUser\s*=\s*([^(\s]+)", text, re.MULTILINE)
     return match[1] if match else "root"
 
 
 def auth_type(text: str) -> str:
-    """The AuthType of `scontrol show config`, e.g. "auth/munge"; "" when it is not told."""
+    """The AuthType in `scontrol show config`, e.g. "auth/munge"; "" when there is none."""
     match = re.search(r"^AuthType\s*=\s*(\S+)", text, re.MULTILINE)
     return match[1] if match else ""
 
@@ -267,17 +267,17 @@ def gpus_closed(text: str) -> bool:
 
 
 def last_errors(log: str) -> str:
-    """The last errors of slurmctld's log, for a person: its commands often say no more than "Unspecified error"."""
+    """The last errors in slurmctld's log, for people: Slurm's commands often say only "Unspecified error"."""
     lines = re.findall(r"^(?:\[[^\]\n]*\] )?((?:fatal|error): .*)$", log, re.MULTILINE)
     fatal = [line for line in lines if line.startswith("fatal")]
     return "; ".join(dict.fromkeys([*lines[-COMPLAINTS_MAX:], *fatal[-1:]]))
 
 
 def ping_says_up(text: str) -> bool:
-    """`scontrol ping` names a slurmctld that is UP. DOWN is an answer; anything else raises.
+    """Whether `scontrol ping` shows a slurmctld that is UP; False for DOWN.
 
     Raises:
-        SlurmError: the text says neither.
+        SlurmError: the text shows neither.
     """
     if re.search(r"^Slurmctld\(.*\bis UP\b", text, re.MULTILINE):
         return True
@@ -287,7 +287,7 @@ def ping_says_up(text: str) -> bool:
 
 
 def _filled(text: str) -> str:
-    """The text, or "" for Slurm's ways to say "nothing"."""
+    """The text; "" for `(null)`, `N/A`, `None` and `n/a`."""
     return "" if text in {"(null)", "N/A", "None", "n/a"} else text
 
 

@@ -1,1 +1,1 @@
-"""`meshctl init`: makes the Slurm files of a head fit for meshd. `plan` decides, `apply` writes."""
+"""`meshctl init`: changes a head's Slurm files so that meshd can work with them. `plan` decides, `apply` writes."""

@@ -1,8 +1,7 @@
-"""PURE: every setting that meshd needs, put into a slurm.conf of any origin so that it is in force.
+"""PURE: edits a slurm.conf so that every setting that meshd needs is in force.
 
-What is in force is judged over all included files. A value that slurm.conf itself sets last is rewritten where it
-stands; one that an included file sets last is overridden by a line at the end of slurm.conf: that file may be shared
-with other clusters.
+All included files count. Where slurm.conf itself sets the value in force, meshd rewrites it in place. Where an included
+file sets it, meshd overrides it with a line at the end of slurm.conf: other clusters may share that file.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ TREE_WIDTH = 65533
 SLURMD_TIMEOUT_S = 300
 UNKILLABLE_TIMEOUT_S = 300
 UNKILLABLE_PER_MESSAGE = 5
-"""Newer Slurm wants UnkillableStepTimeout to be at least this many MessageTimeouts."""
+"""Newer Slurm requires an UnkillableStepTimeout of at least this many MessageTimeouts."""
 
 MESSAGE_TIMEOUT_S = 30
 SRUN_PORTS = "60001-63000"
@@ -58,11 +57,11 @@ class Editor:
         return self._tree[1]
 
     def warn(self, code: Warn, text: str) -> None:
-        """Note what a person should look at."""
+        """Add a finding for a person."""
         self.findings.append(Finding(code, text))
 
     def set(self, key: str, value: str, reason: str, *, gets: str = "") -> None:
-        """Put a value in force; `gets` is what is new in a list."""
+        """Put a value in force. `gets`: the new item, where the value is a list."""
         self.wanted[key] = value
         placed = self.tree.last(key)
         if placed is not None and placed.line.value(key) == value:
@@ -76,7 +75,7 @@ class Editor:
         self.reasons.append(f"{key} gets {gets}: {reason}{over}" if gets else f"{key}={value}: {reason}{over}")
 
     def add_item(self, key: str, item: str, reason: str) -> None:
-        """Put an item in a comma list; one of the same name (before `=`) and another value is replaced."""
+        """Add an item to a comma list. It replaces an item of the same name (before `=`) and another value."""
         old = self.tree.list_of(key)
         name = item.partition("=")[0].lower()
         if any(has.lower() == item.lower() for has in old):
@@ -86,7 +85,7 @@ class Editor:
         self.set(key, ",".join([*kept, item]), reason, gets=item)
 
     def at_least(self, key: str, least: int, reason: str, *, default: int, zero_is_never: bool = False) -> None:
-        """Raise a number that is too low; one that cannot be read is left and warned about."""
+        """Raise a number that is too low. Warn about text that is no number, and keep it."""
         text = self.tree.get(key)
         number = default if text is None else read_number(text)
         if number is None:
@@ -97,8 +96,8 @@ class Editor:
     def include_first(self, name: str, reason: str) -> None:
         """Include a file before the first line that declares a node or partition, here or in an included file.
 
-        There no DEFAULT line comes before it, so that meshd's lines inherit nothing; and a user's `NodeName=localhost`
-        must not be the first node (run: "Duplicated NodeHostName").
+        There no DEFAULT line comes before it, so that meshd's lines inherit nothing. And a user's `NodeName=localhost`
+        must not be the first node (measured: "Duplicated NodeHostName").
         """
         ours = self.have.conf_dir / name
         there = [p for p in self.tree.lines if p.line.include and self._path_of(p) == ours]
@@ -106,7 +105,7 @@ class Editor:
             return
         for placed in there:
             if placed.file != self.path:
-                return  # the user's own file has it there: `warnings` tells what is inherited
+                return  # an included file of the user's has it: `warnings` shows what it inherits
         for placed in reversed(there):
             self.conf = self.conf.without(self._index(placed))
         self.conf = self.conf.with_line_at(self._first_declaring(), f"Include {name}")
@@ -114,7 +113,7 @@ class Editor:
         self.reasons.append(f"Include {name}: {reason}{moved}")
 
     def ship_includes(self) -> None:
-        """Name files in Slurm's own directory without their path: only those are shipped to the machines."""
+        """Drop the path of included files in Slurm's own directory: Slurm ships only files without a path."""
         for placed in self.tree.lines:
             named = PurePosixPath(placed.line.include)
             if not placed.line.include or not named.is_absolute() or placed.file != self.path:
@@ -131,11 +130,11 @@ class Editor:
         return self.have.conf_dir / placed.line.include
 
     def _index(self, placed: Placed) -> int:
-        """Where a line of slurm.conf stands in it."""
+        """The index of a line in slurm.conf."""
         return [p.number for p in self.tree.lines if p.file == self.path].index(placed.number)
 
     def _comes_late(self, ours: PurePosixPath) -> bool:
-        """A line that changes what ours mean stands before our Include."""
+        """Whether a line before our Include changes what our lines mean."""
         for placed in self.tree.lines:
             if placed.line.include and self._path_of(placed) == ours:
                 return False
@@ -172,7 +171,7 @@ def read_number(text: str) -> int | None:
 
 
 def amend(editor: Editor) -> None:
-    """Every setting that meshd needs."""
+    """Put every setting that meshd needs in force."""
     tree = editor.tree
     editor.add_item(
         "SlurmctldParameters", "enable_configless", "machines fetch their configuration from the head (configless)"
@@ -185,7 +184,12 @@ def amend(editor: Editor) -> None:
     editor.at_least("MessageTimeout", MESSAGE_TIMEOUT_S, "wide-area round trips and relays are slow", default=10)
     message = read_number(editor.tree.get("MessageTimeout") or "")
     unkillable = max(UNKILLABLE_TIMEOUT_S, UNKILLABLE_PER_MESSAGE * message if message is not None else 0)
-    editor.at_least("UnkillableStepTimeout", unkillable, "GPU jobs take long to end; else the node drains", default=60)
+    editor.at_least(
+        "UnkillableStepTimeout",
+        unkillable,
+        "GPU jobs take long to end; with a shorter time the node drains",
+        default=60,
+    )
     _amend_select(editor)
     editor.add_item("GresTypes", "gpu", "GPUs are a generic resource")
     if tree.get("SrunPortRange") is None:
@@ -197,13 +201,13 @@ def _amend_select(editor: Editor) -> None:
     tree, version = editor.tree, editor.have.version
     was = (tree.get("SelectType") or "").lower()
     if was != CONS_TRES:
-        editor.set("SelectType", CONS_TRES, "GPUs are shared out by this plugin only")
+        editor.set("SelectType", CONS_TRES, "only this plugin allocates GPUs")
         had = was or ("select/linear" if version and version < LINEAR_IS_DEFAULT_BEFORE else "")
         if had and editor.have.slurm_conf is not None and had != "select/cons_res":
             editor.warn(
                 Warn.SELECT_TYPE,
-                f"SelectType changes from {had} to {CONS_TRES}: slurmctld cannot take over the jobs that run or wait "
-                "then: let them end before you restart it",
+                f"SelectType changes from {had} to {CONS_TRES}: slurmctld then loses the jobs that run or are "
+                "pending: let them end before you restart it",
             )
     params = tree.list_of("SelectTypeParameters")
     if params and not any(item.lower() in _SHARES for item in params):
@@ -214,28 +218,28 @@ def _amend_select(editor: Editor) -> None:
             "SelectTypeParameters", value, f"{CONS_TRES} does not start without one of CR_CPU, CR_Core, CR_Socket"
         )
     elif not params and was != CONS_TRES:
-        editor.set("SelectTypeParameters", "CR_Core_Memory", "cores and memory are shared out")
+        editor.set("SelectTypeParameters", "CR_Core_Memory", "Slurm allocates cores and memory")
 
 
 def make_room(editor: Editor, slots: int, nodes: int) -> None:
-    """MaxNodeCount, where it is set, must hold the slots too: else slurmctld's node table is full.
+    """Raise MaxNodeCount, where it is set, so that slurmctld's node table also has room for the slots.
 
     Args:
-        editor: whose slurm.conf is changed.
-        slots: of all pools.
-        nodes: that the user declares.
+        editor: edits slurm.conf.
+        slots: the number of slots of all pools.
+        nodes: the number of nodes that the user declares.
     """
     text = editor.tree.get("MaxNodeCount")
     most = read_number(text) if text is not None else None
     if most is not None and most < nodes + slots:
-        editor.set("MaxNodeCount", str(most + slots), f"{slots} slots come to the {nodes} nodes that are there")
+        editor.set("MaxNodeCount", str(most + slots), f"meshd adds {slots} slots to the {nodes} nodes")
 
 
 def must_be_in_force(editor: Editor, names: Iterable[str]) -> None:
-    """Read the result again, as Slurm would: everything that init wanted must be in force.
+    """Read the result as Slurm does, and check that every wanted value is in force.
 
     Raises:
-        InitRefused: it is not.
+        InitRefused: one is not.
     """
     new = read_tree(editor.path, {**editor.have.texts(), editor.path: editor.conf.render()}.get, editor.have.version)
     for key, value in editor.wanted.items():
@@ -251,11 +255,11 @@ def must_be_in_force(editor: Editor, names: Iterable[str]) -> None:
 def _not_in_force(wanted: str, found: str) -> InitRefused:
     return InitRefused(
         Refusal.NOT_IN_FORCE,
-        f"{wanted} would not be in force after the change ({found} would): nothing is written",
+        f"{wanted} would not be in force after the change ({found} would): meshd writes nothing",
         f"set {wanted} by hand at the end of slurm.conf, then `meshctl init` again",
     )
 
 
 def with_own_file(have: InitInput, name: str, text: str) -> InitInput:
-    """With meshd's own file where it is missing, so that it can be followed."""
+    """The input with meshd's own file added where it is missing, so that an Include of it resolves."""
     return have if have.conf_dir / name in have.texts() else replace(have, included={**have.included, name: text})

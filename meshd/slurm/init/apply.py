@@ -1,8 +1,8 @@
-"""I/O: carry out what `plan_init` planned. Needs root: Slurm's directory is root's.
+"""I/O: carries out an InitPlan. Needs root, who owns Slurm's directory.
 
-Everything that needs space or permission is done before the first file is replaced; slurm.conf comes last, and what
-comes before it changes nothing for a Slurm that does not include it yet. So a run that is killed leaves the old state
-or the new one, and the next run goes on.
+All steps that need disk space or permission come before the first file is replaced. slurm.conf comes last: the files
+before it have no effect on a Slurm that does not include them yet. So a run that is killed leaves the old state or the
+new one, and the next run continues.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ORDER = {GRES_CONF: 1, CGROUP_CONF: 2, SLURM_CONF: 3}
 
 
 def check_init(plan: InitPlan, fs: RootFs) -> None:
-    """Look whether the plan can be carried out: all that can be known before anything is written.
+    """Check before any write whether the plan can be carried out.
 
     Raises:
-        InitRefused: a file is no longer what the plan was made from, or a place is taken or cannot be written.
-        OSError: a directory cannot be looked into.
+        InitRefused: a file changed since the plan was made, or a path is taken or not writable.
+        OSError: a directory cannot be read.
     """
     for path, text in plan.read.items():
         _same_text(fs, path, text)
@@ -49,25 +49,23 @@ def check_init(plan: InitPlan, fs: RootFs) -> None:
         _writable(place.parent, link.path)
         former = fs.is_link(link.path) and fs.link_target(link.path) == plan.former_dir / link.target.name
         if not former and (place.exists() or place.is_symlink()):
-            raise InitRefused(
-                Refusal.FILE_NAME_TAKEN, f"{link.path} is there already", f"mv {link.path} {link.path}.old"
-            )
+            raise InitRefused(Refusal.FILE_NAME_TAKEN, f"{link.path} exists already", f"mv {link.path} {link.path}.old")
 
 
 def apply_init(plan: InitPlan, now: datetime, fs: RootFs | None = None) -> dict[PurePosixPath, Path]:
     """Make the directory, the links, a copy of each old file, then the new files: slurm.conf last.
 
     Args:
-        plan: what to do.
-        now: for the copies' names; UTC.
-        fs: where the file system begins, for another machine's image.
+        plan: the changes.
+        now: for the names of the copies; UTC.
+        fs: the root of the file system, for another machine's image.
 
     Returns:
-        The copy that was made of each changed file.
+        The copy of each changed file, by the file's path.
 
     Raises:
-        InitRefused: as `check_init`, or another run is under way. Nothing was written.
-        OSError: no space or permission. All files are as they were.
+        InitRefused: as `check_init`, or another run is active. Nothing was written.
+        OSError: no space or permission. All files are unchanged.
     """
     fs = fs or RootFs()
     with _alone(plan, fs):
@@ -95,9 +93,9 @@ def apply_init(plan: InitPlan, now: datetime, fs: RootFs | None = None) -> dict[
 
 
 def read_files(conf_dir: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """What is in Slurm's directory: texts of its *.conf files and targets of its links, by name.
+    """The texts of the *.conf files in Slurm's directory, and the targets of its links, both by name.
 
-    Bytes that are not UTF-8 are kept by `surrogateescape`.
+    `surrogateescape` keeps bytes that are not UTF-8.
 
     Raises:
         OSError: the directory or a file cannot be read.
@@ -130,7 +128,7 @@ def _stage(
 
 
 def _undo(undo: list[tuple[Path, bytes | None]], made: list[Path]) -> None:
-    """Put back what was replaced, and remove what was made."""
+    """Restore replaced files, and remove new ones."""
     for place, old in reversed(undo):
         if old is None:
             place.unlink(missing_ok=True)
@@ -142,7 +140,7 @@ def _undo(undo: list[tuple[Path, bytes | None]], made: list[Path]) -> None:
 
 @contextmanager
 def _alone(plan: InitPlan, fs: RootFs) -> Iterator[None]:
-    """One run at a time: the lock is on the nearest directory above meshd's own that is there."""
+    """Lock out other runs. The lock is on meshd's directory, or the nearest existing one above it."""
     directory = fs.locate(plan.slurm_dir)
     while not directory.is_dir():
         directory = directory.parent
@@ -152,7 +150,7 @@ def _alone(plan: InitPlan, fs: RootFs) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InitRefused(
-                Refusal.BUSY, "another `meshctl init` is at work", "let it end, then `meshctl init` again"
+                Refusal.BUSY, "another `meshctl init` is running", "wait for it, then `meshctl init` again"
             ) from None
         for change in plan.files:
             for place in {fs.locate(change.path).parent, fs.locate(change.path.parent)}:
@@ -164,21 +162,21 @@ def _alone(plan: InitPlan, fs: RootFs) -> Iterator[None]:
 
 
 def _fill_directory(plan: InitPlan, fs: RootFs) -> None:
-    """Root's directory of meshd's files. Nothing below the directories of meshd's user is written or changed."""
+    """Fill root's directory for meshd's files. Writes nothing below directories of meshd's user."""
     try:
         adopt(fs.locate(plan.former_dir), fs.locate(plan.slurm_dir), (plan.first_nodes_conf, HEADER))
     except LineRefused as error:
         raise InitRefused(
             Refusal.FORMER_FILES,
             f"{plan.former_dir}: {error}",
-            # Not as root: who may write there could have root write elsewhere, through a link.
+            # Not as root: a user who can write there could redirect root's write through a link.
             f'cd {plan.former_dir} && for f in nodes gres; do runuser -u "$(stat -c %U .)" -- '
             "cp $f.conf.good $f.conf; done",
         ) from error
 
 
 def _link(link: Link, fs: RootFs, made: list[Path]) -> None:
-    """Make a link, or point one of an older meshd's elsewhere: Slurm's commands find one of them at any moment."""
+    """Make a link, or replace one of an older meshd's atomically: Slurm's commands always find one of the two."""
     path = fs.locate(link.path, follow_last=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.is_symlink():
@@ -198,7 +196,7 @@ def _same_text(fs: RootFs, path: PurePosixPath, text: str | None) -> None:
 
 
 def _writable(directory: Path, path: PurePosixPath) -> None:
-    """Refuse a directory on a file system that is read-only, as where another program generates /etc."""
+    """Refuse a directory on a read-only file system, for example where another program generates /etc."""
     while not directory.exists():
         directory = directory.parent
     read_only = os.statvfs(directory).f_flag & os.ST_RDONLY

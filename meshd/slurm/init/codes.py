@@ -1,4 +1,4 @@
-"""PURE: what `meshctl init` warns about and refuses, by stable codes. The wording is free, the codes are not."""
+"""PURE: the stable codes of the warnings and refusals of `meshctl init`. Their texts may change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from meshd.errors import SlurmError
 
 
 class Warn(StrEnum):
-    """What init leaves alone and a person should look at."""
+    """What init does not change, and a person should check."""
 
     ALL_NODES = "all_nodes"
     ASSOCIATIONS = "associations"
@@ -70,14 +70,14 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A warning: its code, and what happened, where, what to do."""
+    """A warning. `text` says what, where, and what to do."""
 
     code: Warn
     text: str
 
 
 class InitRefused(SlurmError):
-    """Nothing was written. `cure` is what to do first."""
+    """init wrote nothing. `cure` says what to do first."""
 
     def __init__(self, code: Refusal, text: str, cure: str) -> None:
         self.code = code

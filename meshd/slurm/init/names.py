@@ -1,4 +1,4 @@
-"""PURE: the names that meshd takes: of its two files, of its slots and partitions. Nothing of the user's has them."""
+"""PURE: checks that the names of meshd's files, slots and partitions are free."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from meshd.slurm.show import hostlist
 
 
 def own_names(have: InitInput) -> tuple[str, str]:
-    """The names in Slurm's directory that stand for meshd's nodes.conf and gres.conf.
+    """The names of meshd's nodes.conf and gres.conf in Slurm's directory.
 
     Raises:
-        InitRefused: every name is taken by something else.
+        InitRefused: other files have all possible names.
     """
     return _free(have, NODES_INCLUDES, NODES), _free(have, GRES_INCLUDES, GRES)
 
@@ -34,24 +34,24 @@ def _free(have: InitInput, names: Sequence[str], file: str) -> str:
     last = have.conf_dir / names[-1]
     raise InitRefused(
         Refusal.FILE_NAME_TAKEN,
-        f"{', '.join(str(have.conf_dir / name) for name in names)}: each is there and is not meshd's",
+        f"{', '.join(str(have.conf_dir / name) for name in names)}: none of these is meshd's, and no name is left",
         f"mv {last} {last}.old (where slurm.conf includes it, name it there by its new name)",
     )
 
 
 def check_names(tree: Tree, have: InitInput, own: PurePosixPath) -> int:
-    """Refuse what a pool would declare again: slurmctld does not start with a name that stands twice.
+    """Refuse names that the user's files declare already: slurmctld does not start with a name that occurs twice.
 
     Args:
         tree: all files, with meshd's own.
-        have: what is there.
-        own: meshd's own nodes.conf: its lines are not the user's.
+        have: the present state.
+        own: meshd's nodes.conf: its lines are not the user's.
 
     Returns:
-        How many nodes the user declares.
+        The number of nodes that the user declares.
 
     Raises:
-        InitRefused: a slot, or a pool's partition, is there already, or a host list cannot be read.
+        InitRefused: the user declares a slot's or a pool's partition's name, or a host list cannot be read.
     """
     taken: dict[str, str] = {}
     for record in tree.records("NodeName"):
@@ -93,7 +93,7 @@ def _hosts(names: str, where: str) -> tuple[str, ...]:
 
 
 def _with_nodes(placed: Placed, names: Sequence[str]) -> str:
-    """The line with these nodes."""
+    """The line, with its Nodes= set to these names."""
     for pair in placed.line.pairs:
         if pair.key.lower() == "nodes":
             raw = placed.line.raw
@@ -102,7 +102,7 @@ def _with_nodes(placed: Placed, names: Sequence[str]) -> str:
 
 
 def warn_partitions(editor: Editor, own: PurePosixPath) -> None:
-    """Partitions of the user's that take in meshd's slots, and a second default partition."""
+    """Warn about the user's partitions that include meshd's slots, and about a second default partition."""
     tree = editor.tree
     mine = [r.name for r in tree.records("NodeName") if r.at.file != own]
     defaults = []

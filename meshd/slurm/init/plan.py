@@ -1,7 +1,7 @@
-"""PURE: what `meshctl init` must change in Slurm's files so that meshd can work with them, each with its reason.
+"""PURE: plans what `meshctl init` must change in Slurm's files so that meshd can work with them, each with its reason.
 
-Nothing that the user has is dropped: settings that are missing are added, harmful ones amended, the rest is kept byte
-for byte. What meshd will not touch but a person should know is a finding; what cannot be mended by an edit is refused.
+The plan drops nothing of the user's: it adds missing settings, amends harmful ones, and keeps the rest byte for byte.
+What meshd does not touch but a person should know is a finding. What no edit can repair is refused.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _BOM = "\ufeff"
 
 
 def plan_init(have: InitInput) -> InitPlan:
-    """Work out what must change. Planning again after the changes gives an empty plan.
+    """Plan the changes. Planning again after they are applied gives an empty plan.
 
     Raises:
-        InitRefused: a file has something that cannot be amended safely, with its code and cure.
+        InitRefused: a file has something that meshd cannot change safely; with code and cure.
     """
     nodes_name, gres_name = own_names(have)
     first_nodes_conf = render(have.pools, (), shapes_fixed=True).nodes_conf
@@ -61,7 +61,7 @@ def plan_init(have: InitInput) -> InitPlan:
     restart = bool(files) or _behind(editor)
     files.extend(_gres_change(have, gres, gres_name))
     files.extend(_cgroup_change(have, editor))
-    # meshd may write its own files at any moment.
+    # Leave out meshd's own files: the daemon may write them at any moment.
     mine = (have.conf_dir / nodes_name, have.conf_dir / gres_name)
     users = {path: text for path, text in have.texts().items() if path not in mine}
     return InitPlan(
@@ -78,11 +78,11 @@ def plan_init(have: InitInput) -> InitPlan:
 
 
 def _refuse_unread(tree: Tree, own: PurePosixPath) -> None:
-    """What keeps every Slurm daemon from starting is mended first: by a person."""
+    """Refuse files with which no Slurm daemon starts: a person must repair them first."""
     for missing in tree.missing:
         raise InitRefused(
             Refusal.INCLUDE_MISSING,
-            f"{missing.at.where}: {missing.path} is not there: Slurm waits 60 s for it and then gives up",
+            f"{missing.at.where}: {missing.path} is missing: Slurm waits 60 s for it and then gives up",
             f"make {missing.path}, or remove that line",
         )
     for placed in tree.lines:
@@ -102,7 +102,7 @@ def _refuse_unread(tree: Tree, own: PurePosixPath) -> None:
 
 
 def _behind(editor: Editor) -> bool:
-    """The slurmctld that runs does not have what the files say: it was not restarted since."""
+    """Whether the running slurmctld has other values than the files, because nobody restarted it since."""
     differs = []
     for key, value in editor.wanted.items():
         shown = editor.have.running.get(key.lower())
@@ -120,7 +120,7 @@ def _behind(editor: Editor) -> bool:
 
 
 def _items(value: str) -> set[str]:
-    """What a value says, as the file or as `scontrol show config` writes it (`30 sec`)."""
+    """The items of a value, in the form of the file or of `scontrol show config` (`30 sec`)."""
     words = (item.strip().removesuffix(" sec").lower() for item in value.split(","))
     return {str(read_number(word) or word) for word in words}
 
@@ -139,12 +139,12 @@ def _gres_change(have: InitInput, tree: Tree, name: str) -> list[FileChange]:
     ):
         return []
     new = parse(old or "").with_include(name).render()
-    reason = "meshd tells there which device files a machine's GPUs are"
+    reason = "meshd lists the device files of each machine's GPUs there"
     return [FileChange(have.conf_dir / GRES_CONF, old, new, (reason,))]
 
 
 def _cgroup_change(have: InitInput, editor: Editor) -> list[FileChange]:
-    """A cgroup.conf where none is; one that is there is kept. It is shipped to the machines too."""
+    """A cgroup.conf where there is none. Slurm also ships it to the machines."""
     if have.cgroup_conf is not None:
         return []
     tracked = (editor.tree.get("ProctrackType") or _TRACKS_CGROUPS).lower() == _TRACKS_CGROUPS
@@ -155,11 +155,11 @@ def _cgroup_change(have: InitInput, editor: Editor) -> list[FileChange]:
         return [FileChange(have.conf_dir / CGROUP_CONF, None, text, ("jobs get no more than they asked for",))]
     if tracked:
         editor.warn(
-            Warn.CGROUPS, "jobs are tracked by cgroup, which pods have not: set ProctrackType=proctrack/linuxproc"
+            Warn.CGROUPS, "Slurm tracks jobs by cgroup, which pods do not have: set ProctrackType=proctrack/linuxproc"
         )
         return []
     off = (capabilities(have.version) if have.version else TABLE[-1]).cgroup_plugin_off
-    reason = "slurmd starts also where there is no cgroup tree of its own"
+    reason = "slurmd also starts where it has no cgroup tree of its own"
     return [FileChange(have.conf_dir / CGROUP_CONF, None, f"CgroupPlugin={off}\n", (reason,))]
 
 

@@ -1,8 +1,8 @@
-"""I/O: Slurm's own parser, asked about files that are not in place yet.
+"""I/O: runs Slurm's own programs: its parser on the planned files, its version, its running configuration.
 
-`scontrol show hostnames` speaks with no daemon, but reads the whole configuration first and ends when it cannot be
-read (run on 22.05.8 and 24.11.5). It does not look whether names stand twice or plugins fit each other: only slurmctld
-does, and that cannot be started beside the one that works. `names` and `amend` know those rules.
+`scontrol show hostnames` contacts no daemon, but first reads the whole configuration, and fails when it cannot read it
+(measured on 22.05.8 and 24.11.5). It does not check for names that occur twice or plugins that conflict. Only slurmctld
+does, and meshd cannot start a second one beside it. `names` and `amend` check those rules.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from meshd.slurm.init.codes import InitRefused, Refusal
 from meshd.slurm.init.types import NODES_INCLUDES, SLURM_CONF, InitInput, InitPlan
 
 PARSE_S = 90.0
-"""Slurm waits 60 s for an included file that is not there."""
+"""Slurm waits 60 s for a missing included file."""
 
 LOOK_S = 5.0
 CONNECT_S = 1.0
@@ -28,10 +28,10 @@ _UNREAD = re.compile(r"pars(e|ing) error|unable to process configuration", re.IG
 
 
 async def check_parse(run: Runner, have: InitInput, plan: InitPlan) -> None:
-    """Let Slurm read the files as they would become. Without Slurm's commands nothing is checked.
+    """Let Slurm parse the planned files. Checks nothing where Slurm's commands are missing.
 
     Raises:
-        InitRefused: Slurm cannot read them, or cannot read them as they are.
+        InitRefused: Slurm cannot read the planned files, or the present ones.
     """
     path = have.conf_dir / SLURM_CONF
     change = next((c for c in plan.files if c.path == path), None)
@@ -48,19 +48,20 @@ async def check_parse(run: Runner, have: InitInput, plan: InitPlan) -> None:
     if not before:
         raise InitRefused(
             Refusal.WOULD_BREAK,
-            f"Slurm reads {path} as it is, but not as it would become: {after}",
-            "write what `meshctl init --dry-run` shows by hand, as far as Slurm takes it, then `meshctl init` again",
+            f"Slurm can read the present {path}, but not the planned one: {after}",
+            "make the changes that `meshctl init --dry-run` shows by hand, as far as Slurm accepts them, "
+            "then `meshctl init` again",
         )
     if _UNREAD.search(before):
         raise InitRefused(
             Refusal.SLURM_REJECTS,
-            f"Slurm cannot read {path} as it is: {before}",
-            "repair that: `scontrol show hostnames x` says nothing but x once Slurm can read its files",
+            f"Slurm cannot read the present {path}: {before}",
+            "correct that: `scontrol show hostnames x` prints only x once Slurm can read its files",
         )
 
 
 async def version(run: Runner) -> SlurmVersion | None:
-    """The version of Slurm on this machine; None where there is none."""
+    """The version of Slurm on this machine; None where Slurm is not installed."""
     for program in ("slurmctld", "scontrol"):
         try:
             return parse_version((await run([program, "-V"], timeout_s=LOOK_S)).stdout)
@@ -70,12 +71,12 @@ async def version(run: Runner) -> SlurmVersion | None:
 
 
 async def running(run: Runner, address: str, port: int) -> dict[str, str]:
-    """What the slurmctld that runs has in force: `scontrol show config`, keys in lower case; empty without one.
+    """The configuration of the running slurmctld by `scontrol show config`, keys in lower case; empty without one.
 
     Args:
         run: runs scontrol.
-        address: where slurmctld listens: scontrol waits for seconds where nobody does.
-        port: its port there.
+        address: where slurmctld listens. Checked first, since scontrol waits for seconds when nothing listens there.
+        port: its port.
     """
     try:
         async with asyncio.timeout(CONNECT_S):
@@ -92,7 +93,7 @@ async def running(run: Runner, address: str, port: int) -> dict[str, str]:
 
 
 async def _complaint(run: Runner, texts: Mapping[PurePosixPath, str], conf_dir: PurePosixPath) -> str:
-    """What Slurm's parser says of these files; "" when it reads them all."""
+    """The error of Slurm's parser for these files; "" when it reads them all."""
     with tempfile.TemporaryDirectory(prefix="meshd-init-") as name:
         scratch = Path(name)
         for path, text in texts.items():

@@ -1,4 +1,4 @@
-"""Replace a file so that all that is not its content stays: owner, mode, extended attributes, ACLs, hard links."""
+"""I/O: replaces a file's content and keeps its owner, mode, extended attributes, ACLs and hard links."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 TEMPORARY = ".meshd-init."
-"""What the names of unfinished files begin with."""
+"""The prefix of the names of unfinished files."""
 
 _GET_FLAGS = 0x80086601  # FS_IOC_GETFLAGS
 _IMMUTABLE = 0x10  # FS_IMMUTABLE_FL
@@ -19,16 +19,16 @@ _APPEND = 0x20  # FS_APPEND_FL
 
 
 def stage(path: Path, data: bytes, like: Path | None = None, *, mode: int = 0o644) -> Path:
-    """Write a whole file beside `path`, durable, to be renamed onto it.
+    """Write a temporary file beside `path`, durably; `put` renames it to `path`.
 
     Args:
-        path: the file that it is for.
-        data: its content.
-        like: the file whose owner, mode and attributes it gets; None: the caller's, and `mode`.
+        path: the file to replace later.
+        data: the new content.
+        like: the file whose owner, mode and attributes it gets; None: the caller's owner, and `mode`.
         mode: of a file without `like`.
 
     Raises:
-        OSError: no space, no permission, or an attribute cannot be kept. Nothing is left.
+        OSError: no space, no permission, or an attribute cannot be kept. No temporary file is left.
     """
     fd, name = tempfile.mkstemp(prefix=f"{TEMPORARY}{path.name}.", dir=path.parent)
     try:
@@ -48,10 +48,10 @@ def stage(path: Path, data: bytes, like: Path | None = None, *, mode: int = 0o64
 
 
 def put(staged: Path, path: Path) -> None:
-    """Put a staged file in place. A file with several hard links is written in place: its other names stay with it.
+    """Put a staged file in place. A file with several hard links is overwritten in place, so that they all stay.
 
     Raises:
-        OSError: it cannot be put there; the old content is still there, unless a write in place failed half way.
+        OSError: it cannot be written; the old content is still there, unless an overwrite in place failed half way.
     """
     if path.exists() and path.stat().st_nlink > 1:
         data = staged.read_bytes()
@@ -67,10 +67,10 @@ def put(staged: Path, path: Path) -> None:
 
 
 def copy_attributes(source: Path, target_fd: int) -> None:
-    """Give an open file the owner, mode and extended attributes (ACLs are among them) of another.
+    """Copy the owner, mode and extended attributes (with ACLs) of a file to an open file.
 
     Raises:
-        OSError: the file system does not let them be set.
+        OSError: the file system does not allow one of them.
     """
     seen = source.stat()
     own = os.fstat(target_fd)
@@ -86,7 +86,7 @@ def copy_attributes(source: Path, target_fd: int) -> None:
 
 
 def copy_beside(source: Path, data: bytes, name: str, directory: Path) -> Path:
-    """Keep a copy of a file under a name that is free: `name`, else `name-1`, `name-2`.
+    """Keep a copy of a file under the first free name of `name`, `name-1`, `name-2`.
 
     Raises:
         OSError: no space or no permission.
@@ -105,7 +105,7 @@ def copy_beside(source: Path, data: bytes, name: str, directory: Path) -> Path:
 
 
 def immutable(path: Path) -> bool:
-    """`chattr +i` or `+a` is set: not even root replaces it."""
+    """Whether `chattr +i` or `+a` is set: not even root can replace the file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -120,7 +120,7 @@ def immutable(path: Path) -> bool:
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove what a killed run has left. The caller holds the lock."""
+    """Remove the temporary files of a killed run. The caller holds the lock."""
     for left in directory.glob(f"{TEMPORARY}*"):
         left.unlink()
 

@@ -1,7 +1,7 @@
-"""PURE: slurm.conf with all that it includes, in the order in which Slurm reads it.
+"""PURE: slurm.conf with all included files, in the order in which Slurm reads them.
 
-Where a relative `Include` in an included file starts from depends on the version: 22.05 takes the directory of the file
-that has the line, 24.11 Slurm's own directory (both run). `%c` stands for the cluster's name. Slurm has no globs.
+A relative `Include` in an included file starts, by version, from the directory of that file (22.05) or from Slurm's own
+directory (24.11); both measured. `%c` stands for the cluster's name. Slurm has no globs.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ DEFAULT = "DEFAULT"
 DEPTH_MAX = 32
 
 INCLUDES_BY_CONF_DIR = SlurmVersion((23, 2))
-"""From here on (or where the version is not known) a nested relative Include starts in Slurm's directory."""
+"""From this release on (or with an unknown version) a nested relative Include starts from Slurm's directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A line and where it stands: the file, and the number of its first physical line, from 1."""
+    """A line and its place: the file, and the number of its first physical line, from 1."""
 
     file: PurePosixPath
     number: int
@@ -31,7 +31,7 @@ class Placed:
 
     @property
     def where(self) -> str:
-        """For people: `/etc/slurm/slurm.conf line 12`."""
+        """The place, for people: `/etc/slurm/slurm.conf line 12`."""
         return f"{self.file} line {self.number}"
 
     def value(self, key: str) -> str:
@@ -41,7 +41,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """An Include whose file is not there: Slurm waits 60 s for it and then gives up."""
+    """An Include of a missing file: Slurm waits 60 s for it and then gives up."""
 
     at: Placed
     path: PurePosixPath
@@ -62,7 +62,7 @@ class Tree:
 
     Attributes:
         files: each file that was read, by its absolute path, in the order of the first read.
-        lines: every line of all files in Slurm's order. An Include stands before the lines that it brings in.
+        lines: every line of all files in Slurm's order. An Include comes before the lines of its file.
     """
 
     start: PurePosixPath
@@ -71,7 +71,7 @@ class Tree:
     missing: tuple[Missing, ...] = ()
 
     def last(self, key: str) -> Placed | None:
-        """The line that has the value in force of a simple key."""
+        """The line that sets the value in force of a simple key."""
         found = None
         for placed in self.lines:
             if not placed.line.is_record and placed.line.value(key) is not None:
@@ -79,12 +79,12 @@ class Tree:
         return found
 
     def get(self, key: str) -> str | None:
-        """The value in force of a simple key; None when it is set nowhere."""
+        """The value in force of a simple key; None when no file sets it."""
         placed = self.last(key)
         return None if placed is None else placed.line.value(key)
 
     def get_all(self, key: str) -> tuple[str, ...]:
-        """Every value of a key that may stand several times (SlurmctldHost)."""
+        """Every value of a key that may occur several times (SlurmctldHost)."""
         return tuple(p.value(key) for p in self.lines if not p.line.is_record and p.line.value(key) is not None)
 
     def list_of(self, key: str) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ class Tree:
         return tuple(item.strip() for item in (self.get(key) or "").split(",") if item.strip())
 
     def opened_by(self, key: str) -> Iterator[Placed]:
-        """The lines of the records that `key` opens, DEFAULT ones too."""
+        """The lines of the records that `key` opens, with the DEFAULT ones."""
         return (p for p in self.lines if p.line.is_record and p.line.pairs[0].key.lower() == key.lower())
 
     def defaults(self, key: str) -> tuple[Placed, ...]:
@@ -100,7 +100,7 @@ class Tree:
         return tuple(p for p in self.opened_by(key) if p.value(key).upper() == DEFAULT)
 
     def records(self, key: str) -> tuple[Record, ...]:
-        """The records without the DEFAULT ones, each with the defaults that stood before it."""
+        """The records without the DEFAULT ones, each with the defaults before it filled in."""
         defaults: dict[str, str] = {}
         found: list[Record] = []
         for placed in self.opened_by(key):
@@ -127,12 +127,12 @@ class _Reading:
 def read_tree(
     start: PurePosixPath, load: Callable[[PurePosixPath], str | None], version: SlurmVersion | None = None
 ) -> Tree:
-    """Read a file and what it includes.
+    """Read a file and the files that it includes.
 
     Args:
-        start: the absolute path of slurm.conf, or of one of its kin.
-        load: the text of a file by its absolute path; None when there is no such file.
-        version: of the Slurm that reads it; None takes the newest.
+        start: the absolute path of slurm.conf, gres.conf or the like.
+        load: returns the text of a file by its absolute path; None when it is missing.
+        version: of the Slurm that reads it; None means the newest.
 
     Raises:
         InitRefused: files include each other in a circle.

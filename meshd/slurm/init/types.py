@@ -1,4 +1,4 @@
-"""PURE: what `meshctl init` plans from, and the plan."""
+"""PURE: the input and the plan of `meshctl init`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PLUGSTACK_CONF = "plugstack.conf"
 
 NODES_INCLUDES = ("nodes.conf", "meshd-nodes.conf", "meshd-slots.conf")
 GRES_INCLUDES = ("meshd-gres.conf", "meshd-slots-gres.conf")
-"""The names of meshd's two files in Slurm's directory: the first that no file of the user's has. Without a path, so
-that Slurm ships them to the nodes."""
+"""The names of meshd's two files in Slurm's directory: meshd uses the first that is free. They have no path, so that
+Slurm ships them to the nodes."""
 
 CONF_DIR = PurePosixPath("/etc/slurm")
 SLURM_DIR = PurePosixPath("/var/lib/meshd-slurm")
 FORMER_DIR = PurePosixPath("/var/lib/meshd/slurm")
-"""Where meshd, which is not root, wrote the files itself until 0.1: see `meshd.slurm.headfiles.adopt`."""
+"""meshd up to 0.1 wrote the files here itself: see `meshd.slurm.headfiles.adopt`."""
 
 DAEMON_USER = "slurm"
 """`User=` of meshd.service."""
@@ -35,7 +35,7 @@ SLURMCTLD_PORT = 6817
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A symbolic link to a file that root's unit writes as meshd asks."""
+    """A symbolic link to a file that root's unit writes for meshd."""
 
     path: PurePosixPath
     target: PurePosixPath
@@ -53,18 +53,18 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class InitPlan:
-    """All that must be done. Empty when nothing is left to do.
+    """The changes of one run. Empty when nothing is left to do.
 
     Attributes:
-        links: to make where they are not there yet.
-        slurm_dir: the directory of meshd's files of Slurm, root's, made with both files when missing.
-        former_dir: where an older meshd kept them: what is there is taken over.
-        first_nodes_conf: what nodes.conf holds when it is made: every slot free. Slurm before 23.11 does not start
-            without a node.
-        restart_slurmctld: a setting changed that `scontrol reconfigure` does not apply, or slurmctld runs without one.
-        findings: what is not touched and should be looked at.
+        links: the links to make.
+        slurm_dir: root's directory for meshd's two files; init makes it with both files when it is missing.
+        former_dir: the directory of an older meshd, from which init takes over the files.
+        first_nodes_conf: the first content of nodes.conf: every slot free. Slurm before 23.11 does not start without a
+            node.
+        restart_slurmctld: `scontrol reconfigure` does not apply a changed setting, or slurmctld runs without one.
+        findings: what init does not change, and a person should check.
         make_files: the files behind the links are missing.
-        read: the text of every file that the plan was made from, by its absolute path; None: it is not there.
+        read: the text of every file that the plan is based on, by absolute path; None for a missing file.
     """
 
     files: tuple[FileChange, ...]
@@ -79,7 +79,7 @@ class InitPlan:
 
     @property
     def empty(self) -> bool:
-        """Nothing to change."""
+        """Whether there is nothing to change."""
         return not self.files and not self.links and not self.make_files
 
     @property
@@ -90,20 +90,20 @@ class InitPlan:
 
 @dataclass(frozen=True, slots=True)
 class InitInput:
-    """What is there.
+    """The present state of the head.
 
     Attributes:
-        head: the head's short host name, and its tailnet address.
-        slurm_conf: the text; None when there is no such file. So with gres_conf and cgroup_conf.
-        included: text of the other files that are included, by absolute path, or by a path from `conf_dir`.
-        links: symbolic links in the directory, by name: where they point, absolute.
-        present: names of what else is in the directory.
-        plugstack: text of plugstack.conf; "" where there is none.
-        cgroups: the machines' kernels let Slurm track jobs by cgroup; False where nodes are pods without systemd.
-        version: of Slurm on the head, by `slurmctld -V` (scontrol fails without a slurm.conf); None takes the newest.
-        slurmctld_port: what meshd tells the machines.
-        running: `scontrol show config` of the slurmctld that runs, keys in lower case; empty where none answers.
-        own_files: the two files behind meshd's links are there.
+        head, head_address: the head's short host name, and its tailnet address.
+        slurm_conf, gres_conf, cgroup_conf: the texts; None for a missing file.
+        included: the texts of other included files, by absolute path, or by a path from `conf_dir`.
+        links: the symbolic links in the directory: name to absolute target.
+        present: names of other entries in the directory.
+        plugstack: the text of plugstack.conf; "" when it is missing.
+        cgroups: whether Slurm can track jobs by cgroup on the machines; False where nodes are pods without systemd.
+        version: of Slurm on the head, by `slurmctld -V` (scontrol fails without a slurm.conf); None means the newest.
+        slurmctld_port: the port that meshd gives to the machines.
+        running: `scontrol show config` of the running slurmctld, keys in lower case; empty when none answers.
+        own_files: whether the two files behind meshd's links exist.
         slurm_user: SlurmUser by Slurm's own rule: root where none is set.
     """
 
@@ -129,7 +129,7 @@ class InitInput:
     own_files: bool = True
 
     def texts(self) -> dict[PurePosixPath, str]:
-        """Every text by its absolute path."""
+        """Every text, by absolute path."""
         found = {self.conf_dir / name: text for name, text in self.included.items()}
         own = {SLURM_CONF: self.slurm_conf, GRES_CONF: self.gres_conf, CGROUP_CONF: self.cgroup_conf}
         found.update((self.conf_dir / name, text) for name, text in own.items() if text is not None)

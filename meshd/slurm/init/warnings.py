@@ -1,4 +1,4 @@
-"""PURE: what init does not touch in a slurm.conf, and a person should look at. Each warning names line and cure."""
+"""PURE: warns about settings that init does not change, and a person should check. Each names its line and its cure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from meshd.slurm.init.types import DAEMON_USER, PLUGSTACK_CONF, InitInput
 _HOST = re.compile(r"([^(]+)(?:\((.*)\))?$")
 NODE_KEYS = frozenset({"cpus", "realmemory", "state", "reason", *(key.lower() for key in NODE_PLAIN)})
 PARTITION_KEYS = frozenset({"nodes", "default", "maxtime", "state", *(key.lower() for key in PARTITION_PLAIN)})
-"""What every line of meshd's says itself."""
+"""The keys that each of meshd's lines sets itself."""
 
 _PROGRAMS = ("Prolog", "Epilog", "TaskProlog", "TaskEpilog", "HealthCheckProgram", "UnkillableStepProgram")
-"""What slurmd runs on each machine."""
+"""Programs that slurmd runs on each machine."""
 
 
 def warn(editor: Editor, have: InitInput, own: PurePosixPath) -> None:
@@ -43,7 +43,7 @@ def warn(editor: Editor, have: InitInput, own: PurePosixPath) -> None:
 
 
 def _head(editor: Editor, tree: Tree, have: InitInput) -> None:
-    """Where slurmctld is, as Slurm's commands and daemons see it."""
+    """The host and address of slurmctld."""
     hosts = [_split(value) for value in tree.get_all("SlurmctldHost")]
     key, at = "SlurmctldHost", tree.last("SlurmctldHost")
     if not hosts:
@@ -72,14 +72,14 @@ def _head(editor: Editor, tree: Tree, have: InitInput) -> None:
         editor.warn(
             Warn.BACKUP_CONTROLLER,
             f"{', '.join(host for host, _ in hosts[1:])}: backup controllers see meshd's files only where "
-            f"{have.conf_dir} and meshd's directory are shared; meshd runs with the primary alone",
+            f"{have.conf_dir} and meshd's directory are shared; meshd runs only with the primary",
         )
     comm = [item.lower() for item in tree.list_of("CommunicationParameters")]
     if "noctldinaddrany" in comm and not _same(address, have.head_address):
         editor.warn(
             Warn.LISTENS_ELSEWHERE,
             f"{_at(tree, 'CommunicationParameters')}: with NoCtldInAddrAny slurmctld listens at {address or name} "
-            f"alone: remove it, or write SlurmctldHost={name or have.head}({have.head_address})",
+            f"only: remove it, or write SlurmctldHost={name or have.head}({have.head_address})",
         )
     if "disableipv4" in comm:
         editor.warn(
@@ -90,7 +90,7 @@ def _head(editor: Editor, tree: Tree, have: InitInput) -> None:
     if port is not None and port != str(have.slurmctld_port):
         editor.warn(
             Warn.SLURMCTLD_PORT,
-            f"{_at(tree, 'SlurmctldPort')}: SlurmctldPort={port}, but machines are told {have.slurmctld_port}: set "
+            f"{_at(tree, 'SlurmctldPort')}: SlurmctldPort={port}, but meshd gives machines {have.slurmctld_port}: set "
             f"slurmctld_port = {port.partition('-')[0]} in [slurm] of /etc/meshd/meshd.toml",
         )
 
@@ -101,7 +101,7 @@ def _split(value: str) -> tuple[str, str]:
 
 
 def _same(one: str, other: str) -> bool:
-    """Both are the same address; names are no addresses."""
+    """Whether both are the same IP address; False for names."""
     try:
         return ip_address(one.strip()) == ip_address(other.strip())
     except ValueError:
@@ -114,7 +114,7 @@ def _at(tree: Tree, key: str) -> str:
 
 
 def _defaults(editor: Editor, tree: Tree, own: PurePosixPath) -> None:
-    """DEFAULT lines before meshd's: what its lines do not say themselves, they inherit."""
+    """DEFAULT lines before meshd's: its lines inherit every key that they do not set."""
     first = next((i for i, p in enumerate(tree.lines) if p.file == own and p.line.is_record), len(tree.lines))
     for key, code, said in (
         ("NodeName", Warn.NODE_DEFAULTS, NODE_KEYS),
@@ -142,7 +142,7 @@ def _includes(editor: Editor, tree: Tree, have: InitInput) -> None:
 
 
 def _features(editor: Editor, tree: Tree) -> None:
-    """Settings that meshd does not work with, or that a site must think of."""
+    """Settings that meshd does not support, or whose effect a site must consider."""
     if any(item.lower().partition("=")[0] == "cloud_dns" for item in tree.list_of("SlurmctldParameters")):
         where = _at(tree, "SlurmctldParameters")
         editor.warn(
@@ -159,7 +159,7 @@ def _features(editor: Editor, tree: Tree) -> None:
     for key in ("AuthType", "CredType"):
         kind = tree.get(key)
         if kind is not None and kind.lower() not in ("auth/munge", "cred/munge"):
-            editor.warn(Warn.AUTH_TYPE, f"{_at(tree, key)}: {key}={kind}: meshd hands out munge keys alone")
+            editor.warn(Warn.AUTH_TYPE, f"{_at(tree, key)}: {key}={kind}: meshd distributes only munge keys")
     if tree.get("ResumeProgram") or tree.get("SuspendProgram"):
         where = _at(tree, "ResumeProgram" if tree.get("ResumeProgram") else "SuspendProgram")
         partitions = ",".join(dict.fromkeys(pool.partition or pool.name for pool in editor.have.pools))
@@ -174,7 +174,7 @@ def _features(editor: Editor, tree: Tree) -> None:
         editor.warn(
             Warn.ASSOCIATIONS,
             f"{_at(tree, 'AccountingStorageEnforce')}: only users with an association may use the pools' partitions: "
-            "`sacctmgr show assoc` tells who has one",
+            "`sacctmgr show assoc` lists them",
         )
     if (plugins := tree.get("JobSubmitPlugins")) is not None:
         editor.warn(
@@ -186,12 +186,12 @@ def _features(editor: Editor, tree: Tree) -> None:
         editor.warn(
             Warn.FEDERATION,
             f"{_at(tree, 'FederationParameters')}: jobs of sibling clusters run on rented machines too, and meshd sees "
-            "those of this cluster alone",
+            "only those of this cluster",
         )
 
 
 def _programs(editor: Editor, tree: Tree) -> None:
-    """What each machine must have in its image."""
+    """Programs and plugins that each machine's image must have."""
     for key in _PROGRAMS:
         path = tree.get(key)
         if path is not None:
@@ -209,7 +209,7 @@ def _programs(editor: Editor, tree: Tree) -> None:
 
 
 def _gres(editor: Editor, have: InitInput) -> None:
-    """Lines of a gres.conf that hold for every node also hold for meshd's, which name their own device files."""
+    """Lines of gres.conf that apply to every node also apply to meshd's, which list their own device files."""
     path = have.conf_dir / "gres.conf"
     number = 1
     for line in parse(have.gres_conf or "").lines:
@@ -220,6 +220,6 @@ def _gres(editor: Editor, have: InitInput) -> None:
         if every and line.value(kind) is not None:
             editor.warn(
                 Warn.GRES_FOR_ALL,
-                f"{at.where}: {kind}={at.value(kind)} holds for every node, rented ones too: write NodeName=YOUR-NODES "
-                "before it on that line",
+                f"{at.where}: {kind}={at.value(kind)} applies to every node, rented ones too: write "
+                "NodeName=YOUR-NODES before it on that line",
             )

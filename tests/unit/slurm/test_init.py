@@ -45,7 +45,7 @@ WORKSTATION_DIFF = """\
 # /etc/slurm/slurm.conf: TreeWidth=65533: messages go straight from the head: pods reach no other pod
 # /etc/slurm/slurm.conf: SlurmdTimeout=300: a wide-area link may be away for minutes
 # /etc/slurm/slurm.conf: MessageTimeout=30: wide-area round trips and relays are slow
-# /etc/slurm/slurm.conf: UnkillableStepTimeout=300: GPU jobs take long to end; else the node drains
+# /etc/slurm/slurm.conf: UnkillableStepTimeout=300: GPU jobs take long to end; with a shorter time the node drains
 # /etc/slurm/slurm.conf: GresTypes gets gpu: GPUs are a generic resource
 # /etc/slurm/slurm.conf: SrunPortRange=60001-63000: srun listens on known ports, which the tailnet's policy can allow
 # /etc/slurm/slurm.conf: Include nodes.conf: meshd declares its slots there
@@ -73,7 +73,7 @@ WORKSTATION_DIFF = """\
 +UnkillableStepTimeout=300
 +GresTypes=gpu
 +SrunPortRange=60001-63000
-# /etc/slurm/gres.conf: meshd tells there which device files a machine's GPUs are
+# /etc/slurm/gres.conf: meshd lists the device files of each machine's GPUs there
 --- /dev/null
 +++ /etc/slurm/gres.conf
 @@ -0,0 +1 @@
