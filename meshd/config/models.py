@@ -26,7 +26,7 @@ class TailnetSettings(_Table):
 
     login_server: str = Field("", description="control server; empty: Tailscale's own")
     auth_key_file: Path | None = Field(
-        None, description="file with a reusable auth key; else the credential `tailscale_auth_key`"
+        None, description="file with a reusable auth key; none: the credential `tailscale_auth_key`"
     )
     tags: tuple[str, ...] = Field(("tag:meshd",), description="tags of a key that meshd mints")
     accept_dns: bool = Field(False, description="let tailscale write resolv.conf on the machines")
@@ -38,10 +38,12 @@ class TailnetSettings(_Table):
         "", description="owner of the keys that meshd mints; headscale before 0.28 wants one, name or number"
     )
     api_base_url: str = Field("https://api.tailscale.com", description="admin API; used only with a credential")
-    api_token_file: Path | None = Field(None, description="API access token; else the credential `tailscale_api_token`")
+    api_token_file: Path | None = Field(
+        None, description="file with an API access token; none: the credential `tailscale_api_token`"
+    )
     oauth_client_id: str = Field("", description="OAuth client id; its secret is in oauth_client_secret_file")
     oauth_client_secret_file: Path | None = Field(
-        None, description="OAuth client secret; else the credential `tailscale_oauth_client_secret`"
+        None, description="file with the OAuth client secret; none: the credential `tailscale_oauth_client_secret`"
     )
     tailnet: str = Field("-", description="tailnet name for the admin API; `-` is the credential's own")
     key_mode: Literal["reusable", "per_machine"] | None = Field(
@@ -112,14 +114,14 @@ class TimingSettings(_Table):
     )
     terminate_again_s: Annotated[float, Field(gt=0)] = 15.0
     lost_after_s: Annotated[float, Field(gt=0)] = Field(
-        600.0, description="a machine that its cloud does not end within this time is called LOST; asked for ever"
+        600.0, description="a machine that its cloud does not end within this time becomes LOST; meshd keeps trying"
     )
     offers_interval_s: Annotated[float, Field(gt=0)] = 300.0
     clock_skew_max_s: Annotated[float, Field(gt=0)] = Field(
         120.0, description="munge allows 300 s; a machine further off than this is refused"
     )
     unfit_grace_s: Annotated[float, Field(ge=0)] = Field(
-        30.0, description="what makes a node unfit is told, and repaired where it can be, when it lasts this long"
+        30.0, description="report and repair an unfit node when the fault lasts this long"
     )
     replace_unfit_after_s: Annotated[float, Field(ge=0)] = Field(
         300.0, description="a node that is unfit for this long, and has no job, is replaced"
@@ -141,7 +143,7 @@ class PoolSettings(_Table):
         1, description="GPUs in one machine; what a free slot promises"
     )
     gpus_per_node_max: Annotated[int, Field(ge=0, le=16)] | None = Field(
-        None, description="with it, machines with gpus_per_node up to this many GPUs will do; else exactly so many"
+        None, description="also rent machines with up to this many GPUs; none: exactly gpus_per_node"
     )
     arch: Literal["x86_64", "arm64"] = Field("x86_64", description="CPU architecture of all machines of the pool")
     cpus_min: Annotated[int, Field(gt=0, le=COUNT_MAX)] = Field(
@@ -158,7 +160,7 @@ class PoolSettings(_Table):
         None, description="the most that all machines of the pool may cost together"
     )
     overshoot_max_gpus: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="so many GPUs more than asked for are taken where that is cheaper; none: what is cheapest"
+        None, description="rent at most this many GPUs more than the target; none: as many as is cheapest"
     )
     min_gpus: Annotated[int, Field(ge=0)] = Field(0, description="never fewer than these, whatever is idle")
     idle_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
@@ -206,13 +208,13 @@ class PriceSettings(_Table):
     """Prices that come from tables: how old they may be."""
 
     stale_after_d: Annotated[float, Field(gt=0)] = Field(
-        30.0, description="prices older than this many days are marked, and told wherever a limit in USD is set"
+        30.0, description="older prices are stale: a warning where a limit in USD is set"
     )
     budget_needs_fresh: bool = Field(
-        False, description="rent nothing by stale prices where a limit in USD is set; else it is only told"
+        False, description="rent nothing by stale prices where a limit in USD is set; false: only warn"
     )
     refresh_after_d: Annotated[float, Field(ge=0)] = Field(
-        7.0, description="prices older than this many days are fetched anew, where the cloud lets us; 0: never"
+        7.0, description="fetch prices again when they are older than this, where the credential allows it; 0: never"
     )
     refresh_timeout_s: Annotated[float, Field(gt=0, le=600)] = Field(
         180.0, description="for fetching all prices of one cloud"
@@ -246,7 +248,7 @@ class LogSettings(_Table):
     """Logging."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["auto", "json", "pretty"] = Field("auto", description="auto: pretty on a terminal, else JSON")
+    format: Literal["auto", "json", "pretty"] = Field("auto", description="auto: pretty on a terminal, otherwise JSON")
 
 
 class ClusterSettings(_Table):
