@@ -34,7 +34,7 @@ def test_nothing_is_better(offers: list[Offer], need: Need) -> None:
         assert found.usd_per_hour == sum(o.usd_per_hour for o in found.offers)
 
 
-@settings(max_examples=bounded(200, 12000))
+@settings(max_examples=bounded(600, 12000))
 @given(catalogues(), needs())
 def test_when_it_cannot_be_whole_nothing_has_more_or_is_better(offers: list[Offer], need: Need) -> None:
     less = [chosen for chosen in every(offers, need) if gpus_of(chosen) < need.units]
@@ -60,7 +60,7 @@ def place_of(one: Offer) -> tuple[str, str]:
     return one.provider, one.region
 
 
-@settings(max_examples=bounded(200, 12000))
+@settings(max_examples=bounded(600, 12000))
 @given(catalogues(), needs())
 def test_in_one_place_nothing_is_better(offers: list[Offer], need: Need) -> None:
     together = [c for c in every(offers, need) if len({place_of(one) for one in c}) <= 1]
