@@ -1,4 +1,4 @@
-"""The whole exception tree. It imports nothing but what blanks secrets, so anything may import it."""
+"""The exception tree. It imports only codes and redaction, so that every module can import it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MESSAGE_MAX_CHARS = 8000
 
 
 class MeshdError(Exception):
-    """Root of everything meshd raises on purpose. The text names what happened, where, and what to do.
+    """Root of all exceptions that meshd raises. The text says what happened, where, and what to do.
 
-    Programs and clouds have their say in it: no secret that meshd knows and no control character stays in it.
+    Texts may quote programs and clouds: the constructor removes known secrets and control characters.
     """
 
     def __init__(self, *args: object) -> None:
@@ -27,11 +27,11 @@ class Fault:
     """One thing that is wrong with the settings.
 
     Attributes:
-        text: what is wrong, with the key and the value that are there, but never with a secret.
+        text: what is wrong, with key and value, but never with a secret.
         cure: what to do; "" when the text says it.
-        key: the key's path, e.g. ("pools", "h100", "max_nodes"); () when it is about no single key.
-        line: of the settings file, counted from 1; 0 when not known.
-        code: which fault it is: stable, the text is not.
+        key: the key's path, e.g. ("pools", "h100", "max_nodes"); () when it concerns no single key.
+        line: in the settings file, from 1; 0 when unknown.
+        code: stable, unlike the text.
     """
 
     text: str
@@ -49,9 +49,9 @@ class ConfigError(MeshdError):
     """Settings that cannot be used.
 
     Attributes:
-        source: the file, or the table of it.
-        faults: all that is wrong.
-        problems: the same, each as one line.
+        source: the file, or a table in it.
+        faults: everything that is wrong.
+        problems: the faults as text, one line each.
     """
 
     def __init__(self, source: str, problems: Sequence[str | Fault]) -> None:
@@ -62,7 +62,7 @@ class ConfigError(MeshdError):
 
 
 class CommandError(MeshdError):
-    """A program that meshd ran ended badly. Never carries secrets: stdin is not kept."""
+    """A program that meshd ran failed. It holds no secrets: stdin is not kept."""
 
     def __init__(self, argv: list[str], returncode: int, stderr: str) -> None:
         self.argv = argv
@@ -72,7 +72,7 @@ class CommandError(MeshdError):
 
 
 class CommandTimeout(MeshdError):
-    """A program ran past its deadline and was killed: what it had begun may or may not have happened."""
+    """A program ran past its deadline and was killed: its work may or may not be done."""
 
     def __init__(self, argv: list[str], timeout_s: float) -> None:
         self.argv = argv
@@ -89,7 +89,7 @@ class CommandNotFound(MeshdError):
 
 
 class SlurmError(MeshdError):
-    """Slurm refused, or answered in a way that cannot be read."""
+    """Slurm refused, or its answer cannot be parsed."""
 
 
 class SlurmRefused(SlurmError):
@@ -97,15 +97,15 @@ class SlurmRefused(SlurmError):
 
 
 class TailnetError(MeshdError):
-    """tailscaled or the tailnet's control server refused or cannot be reached."""
+    """tailscaled or the tailnet's control server refused, or cannot be reached."""
 
 
 class NotNow(MeshdError):
-    """It cannot be answered just now; asking again in a moment is enough."""
+    """There is no answer right now; try again in a moment."""
 
 
 class TailnetRefused(TailnetError):
-    """The control server, or its API, said no: the same again cannot help."""
+    """The control server or its API refused: repeating the request cannot help."""
 
 
 class MungeError(MeshdError):
@@ -113,10 +113,12 @@ class MungeError(MeshdError):
 
 
 class JoinRefused(MeshdError):
-    """A machine asked to join and may not. `cure` says what would let it.
+    """A machine may not join.
 
-    `fatal` is False when trying again later may help (the head is not ready), True when this machine never can.
-    `code` is stable: programs and tests compare it.
+    Attributes:
+        cure: what would let it join.
+        fatal: False when a later try may work (the head is not ready); True when this machine can never join.
+        code: stable; programs and tests compare it.
     """
 
     def __init__(self, reason: str, cure: str, *, fatal: bool = True, code: JoinCode = JoinCode.REFUSED) -> None:
@@ -132,15 +134,15 @@ class StoreError(MeshdError):
 
 
 class IllegalMove(MeshdError):
-    """A machine was asked to go from one phase to another that does not follow it."""
+    """The lifecycle does not allow this change of a machine's phase."""
 
 
 class ProviderError(MeshdError):
-    """A cloud's refusal.
+    """A call to a cloud failed.
 
     Attributes:
-        vendor_text: the vendor's own words, for `meshctl events`.
-        retry_after_s: when to try again, where that is known.
+        vendor_text: the vendor's own text, for `meshctl events`.
+        retry_after_s: when to try again; None when unknown.
     """
 
     kind = "error"
@@ -175,7 +177,7 @@ class NoCapacity(ProviderError):
 
 
 class QuotaExceeded(ProviderError):
-    """The account may not have more of this; waiting does not help."""
+    """The account's quota is used up; waiting does not help."""
 
     kind = "quota_exceeded"
 
@@ -195,7 +197,7 @@ class AuthFailed(ProviderError):
 class ProviderOff(AuthFailed):
     """meshd cannot use this provider at all: its credential, settings or program are faulty. `cure` says what to do.
 
-    The daemon raises it in the place of an adapter that could not be made; no adapter does.
+    The daemon raises it in place of an adapter that could not be created; adapters never raise it.
     """
 
     def __init__(self, text: str, cure: str, *, provider: str = "") -> None:
@@ -204,18 +206,18 @@ class ProviderOff(AuthFailed):
 
 
 class InvalidRequest(ProviderError):
-    """The cloud calls the request wrong; sending it again cannot help."""
+    """The cloud calls the request invalid; sending it again cannot help."""
 
     kind = "invalid_request"
 
 
 class Transient(ProviderError):
-    """A fault on the cloud's side of a call that changes nothing, or that surely had no effect."""
+    """A fault on the cloud's side. The call changes nothing, or certainly had no effect."""
 
     kind = "transient"
 
 
 class Uncertain(ProviderError):
-    """The call may have had its effect: time-out, cut connection, 5xx or an unreadable answer after sending."""
+    """The call may have had its effect: timeout, lost connection, 5xx, or an unreadable answer after sending."""
 
     kind = "uncertain"

@@ -1,4 +1,4 @@
-"""Faults that pydantic finds in settings, in words for people: what stands there, and what may stand there. PURE."""
+"""PURE: turns pydantic's errors in settings into faults for people: the present value, and the allowed ones."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ _WANTED = (
 
 
 def fault_of(error: Mapping[str, Any], model: type[BaseModel], prefix: Sequence[str] = ()) -> Fault:
-    """One error of pydantic as a fault.
+    """Turn one error of pydantic into a fault.
 
     Args:
-        error: of `ValidationError.errors()`, with its input and context.
-        model: what was validated.
-        prefix: the path of the model's table, which `error["loc"]` does not have.
+        error: from `ValidationError.errors()`, with its input and context.
+        model: the validated model.
+        prefix: the path of the model's table; `error["loc"]` starts below it.
     """
     loc = tuple(error["loc"])
     key = (*prefix, *(str(part) for part in loc))
@@ -75,7 +75,7 @@ def dotted(key: Iterable[str]) -> str:
 
 
 def show(value: object, key: Sequence[str] = ()) -> str:
-    """A value as TOML writes it, shortened; nothing of it where it is, or may be, a secret."""
+    """A value in TOML form, shortened; "..." for a value that is, or may be, a secret."""
     if isinstance(value, SecretStr) or sign_of(str(value)) or any(names_secret(part) for part in key):
         return "..."
     text = json.dumps(value, ensure_ascii=False, default=str)
@@ -84,7 +84,7 @@ def show(value: object, key: Sequence[str] = ()) -> str:
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """The question for the names that are near a mistyped one: `did you mean h100 or h200?`; "" where none is."""
+    """A question with known names close to a mistyped one: `did you mean h100 or h200?`; "" without any."""
     found = get_close_matches(word.lower(), sorted({name.lower() for name in known}), n=3, cutoff=0.6)
     likeness = {name: SequenceMatcher(None, word.lower(), name).ratio() for name in found}
     found = [name for name in found if likeness[name] > likeness[found[0]] - _NEARLY_AS_NEAR]
@@ -92,11 +92,11 @@ def near(word: str, known: Iterable[str]) -> str:
 
 
 def misplaced_truth(table: object, model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterable[Fault]:
-    """Faults of `true` and `false` where a number belongs, which pydantic takes for 1 and 0.
+    """Faults for `true` and `false` in place of a number, which pydantic would accept as 1 and 0.
 
     Args:
-        table: as read from TOML.
-        model: what it will be validated as.
+        table: parsed TOML.
+        model: the model that will validate it.
         path: of the table.
     """
     if not isinstance(table, Mapping):
@@ -120,7 +120,7 @@ def misplaced_truth(table: object, model: type[BaseModel], path: tuple[str, ...]
 
 
 def demand(error: Mapping[str, Any]) -> str:
-    """What may stand there."""
+    """The allowed values, as text."""
     kind, context = error["type"], error.get("ctx") or {}
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
@@ -147,7 +147,7 @@ def demand(error: Mapping[str, Any]) -> str:
 
 
 def _meaning(model: type[BaseModel], loc: Sequence[object], kind: str) -> str:
-    """For a form that a pattern asks for: what the setting is, which its description says."""
+    """For a pattern mismatch: the setting's description; "" otherwise."""
     if kind != "string_pattern_mismatch":
         return ""
     field = _field(model, loc)
@@ -155,7 +155,7 @@ def _meaning(model: type[BaseModel], loc: Sequence[object], kind: str) -> str:
 
 
 def _instead(model: type[BaseModel], loc: Sequence[object]) -> str:
-    """For an unknown key: those that are near, or the table that has a key of this name."""
+    """For an unknown key: keys with similar names, or the table that has a key of this name."""
     table = _table(model, loc[:-1])
     name = str(loc[-1])
     if table is None:
@@ -205,7 +205,7 @@ def _field(model: type[BaseModel], loc: Sequence[object]) -> Any:
 
 
 def _plain(annotation: Any) -> set[Any]:
-    """The types that an annotation allows, without what is around them."""
+    """The plain types that an annotation allows."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return _plain(get_args(annotation)[0])
@@ -217,7 +217,7 @@ def _plain(annotation: Any) -> set[Any]:
 
 
 def _values_of(annotation: Any) -> type[BaseModel] | None:
-    """The model of a dict's values, for tables that people name themselves."""
+    """The model of a dict's values, for tables with names that the user chooses, such as pools."""
     arguments = get_args(annotation)
     of = arguments[1] if get_origin(annotation) is dict and len(arguments) == 2 else None
     return of if isinstance(of, type) and issubclass(of, BaseModel) else None

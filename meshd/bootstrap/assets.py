@@ -1,4 +1,4 @@
-"""The files that machines get: stage 1's template and the node agent, packed the same way each time."""
+"""The files for machines: stage 1's template, and the node agent as a reproducible zipapp."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def node_dir() -> Path:
-    """Where they lie: inside an installed meshd, or in a checkout.
+    """The directory of these files, in an installed meshd or in a checkout.
 
     Raises:
-        MeshdError: neither is there; meshd is not installed whole.
+        MeshdError: the installation is incomplete.
     """
     for place in _PLACES:
         if (place / "stage1.sh").is_file():

@@ -19,22 +19,22 @@ _PLACE = re.compile(r"@([A-Z_]+)@")
 
 @dataclass(frozen=True, slots=True)
 class Stage1:
-    """All that a machine is told at birth.
+    """The values in a machine's stage 1 script.
 
     Attributes:
         machine: its name, which becomes its tailnet hostname.
         heads: the head's tailnet addresses, tried in this order.
         port: of the head's node API.
-        auth_key: tailnet auth key; goes into a 0600 file.
-        join_token: good for this machine only, once.
+        auth_key: tailnet auth key; the script writes it to a 0600 file.
+        join_token: for one use by this machine.
         agent_sha256: of the node agent that the head serves (`assets.agent_sha256()`).
         login_server: control server, "" for Tailscale's own.
         accept_dns: let tailscale write resolv.conf.
         keep_auth_key: leave the key file for a later restart without state; False removes it after the join.
-        dead_man_s: stage 1 gives up when the head did not give it the agent for so long; then it is the agent's, until
-            the head tells its own.
-        power_off: power the machine off when it cannot be joined; set it where that ends the machine
-            (`ProviderCapabilities.ends_itself`), else it is only told on the console.
+        dead_man_s: stage 1 gives up when it cannot fetch the agent from the head for this long. It is also the agent's
+            first limit, until the head sends one.
+        power_off: power the machine off when it cannot join. Set it where that ends the machine
+            (`ProviderCapabilities.ends_itself`); otherwise stage 1 only writes to the console.
         packages_url: where tailscale's packages come from when the image has none, or one older than 1.90.
         tries: attempts at the tailnet before giving up.
     """
@@ -64,7 +64,7 @@ def render(stage: Stage1, template: str) -> str:
         template: the text of deploy/node/stage1.sh (`assets.stage1_template()`).
 
     Raises:
-        ValueError: a value cannot be right (name, address, digest), or the script is over 8 KB.
+        ValueError: a value is invalid (name, address, digest), or the script is too long.
     """
     _check(stage)
     join = {
@@ -112,11 +112,11 @@ def _lines(template: str) -> Iterator[str]:
 
 def _check(stage: Stage1) -> None:
     if not _MACHINE.match(stage.machine):
-        raise ValueError(f"{stage.machine!r} is no machine name")
+        raise ValueError(f"{stage.machine!r} is not a machine name")
     if not stage.heads or not all(_HEAD.match(head) for head in stage.heads):
-        raise ValueError("the head's addresses are missing or cannot be right")
+        raise ValueError("the head's addresses are missing or invalid")
     if not _SHA256.match(stage.agent_sha256):
-        raise ValueError("agent_sha256 is no sha256 digest")
+        raise ValueError("agent_sha256 is not a sha256 digest")
     for secret, name in ((stage.auth_key, "auth_key"), (stage.join_token, "join_token")):
         if not re.match(r"^[!-~]+$", secret.get_secret_value()):
             raise ValueError(f"{name} is empty or has characters that no key has")

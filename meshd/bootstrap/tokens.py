@@ -1,4 +1,4 @@
-"""PURE: join tokens and node tokens. Only their hashes are kept; times are arguments."""
+"""PURE: join tokens and node tokens. meshd keeps only their hashes; times are arguments."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ TOKEN_MAX_CHARS = 128
 
 @dataclass(frozen=True, slots=True)
 class JoinTicket:
-    """What is kept of a join token.
+    """The record of a join token.
 
     Attributes:
-        machine: the one machine that it was made for.
+        machine: the only machine that may use it.
         token_hash: sha256 of the token, hex.
-        expires_at: from then on it opens nothing.
-        bound_to: the tailnet's stable id of the device that used it, "" while it is unused.
-        closed: the machine's agent has used its node token, so the join token opens nothing any more.
+        expires_at: from then on it is invalid.
+        bound_to: the tailnet's stable id of the device that used it; "" while it is unused.
+        closed: the machine's agent has used its node token, so the join token is no longer valid.
     """
 
     machine: str
@@ -36,13 +36,13 @@ class JoinTicket:
 
 @dataclass(frozen=True, slots=True)
 class NodeCaller:
-    """Whose node token a caller has.
+    """The machine that a caller's node token belongs to.
 
     Attributes:
-        machine: the machine that it was given to.
+        machine: the machine's name.
         device_id: the tailnet's stable id of the device that the machine joined with; "" when the journal lost it.
-        known: the journal has the machine's facts. If not (it was found again), its agent rejoins and tells them.
-        generation: of the token; the machine's present one or the next.
+        known: whether the journal has the machine's facts. If not, its agent rejoins and sends them.
+        generation: of the token: the machine's present one or the next.
     """
 
     machine: str
@@ -52,7 +52,7 @@ class NodeCaller:
 
 
 def hash_token(token: SecretStr | str) -> str:
-    """What is kept of a token: its sha256, hex. A random 256-bit token needs no salt."""
+    """The sha256 of a token, hex. A random 256-bit token needs no salt."""
     text = token.get_secret_value() if isinstance(token, SecretStr) else token
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -63,10 +63,10 @@ def verify(token: SecretStr | str, token_hash: str) -> bool:
 
 
 def check_hostname(machine: str, hostname: str) -> None:
-    """Whether a device is the one that the machine logged in with, by its name: a machine's name is used once.
+    """Check by its name that a device belongs to the machine: meshd uses each machine name once.
 
     Raises:
-        JoinRefused: it bears another name.
+        JoinRefused: the device has another name.
     """
     if hostname != machine:
         raise JoinRefused(
@@ -77,11 +77,11 @@ def check_hostname(machine: str, hostname: str) -> None:
 
 
 def check_join(ticket: JoinTicket, hostname: str, device_id: str, now: datetime) -> None:
-    """Whether this device may join with this ticket at `now`.
+    """Check that this device may join with this ticket at `now`.
 
-    The first success binds the token to the device. The same device may ask again, since the answer may be lost on its
-    way, but only until the token expires, and only until the agent has used the node token that it got: from then on
-    whoever reads the join token in the machine's user data has nothing.
+    The first success binds the token to the device. The same device may ask again, since the answer may get lost, until
+    the token expires or the agent has used its node token. After that the join token in the machine's user data is
+    worthless.
 
     Args:
         ticket: found by the token's hash.
@@ -102,12 +102,12 @@ def check_join(ticket: JoinTicket, hostname: str, device_id: str, now: datetime)
     if ticket.bound_to and ticket.bound_to != device_id:
         raise JoinRefused(
             f"the join token of {ticket.machine} was already used by another device of the tailnet",
-            "rent the machine anew; look for a second device with its name if you did not expect this",
+            "rent the machine again; look for a second device with its name if you did not expect this",
             code=JoinCode.OTHER_DEVICE,
         )
     if now >= ticket.expires_at:
         raise JoinRefused(
             f"the join token of {ticket.machine} expired at {ticket.expires_at:%Y-%m-%d %H:%M:%S} UTC",
-            "it booted too slowly (timing.join_token_ttl_s): rent the machine anew",
+            "it booted too slowly (timing.join_token_ttl_s): rent the machine again",
             code=JoinCode.TOKEN_EXPIRED,
         )

@@ -1,8 +1,8 @@
-"""Settings: one TOML file, `MESHD_*` variables over it, secrets from files or `$CREDENTIALS_DIRECTORY`.
+"""Settings: one TOML file, `MESHD_*` variables, and secrets from files or `$CREDENTIALS_DIRECTORY`.
 
-Order, later wins: defaults, /etc/meshd/meshd.toml, environment (`MESHD_SLURM__CONF_DIR=/etc/slurm`, nesting by two
-underscores). A secret is named by a `*_file` setting or lies in the credentials directory under the name that its
-setting's description gives.
+Later sources win: defaults, /etc/meshd/meshd.toml, environment (`MESHD_SLURM__CONF_DIR=/etc/slurm`, nesting by two
+underscores). A `*_file` setting names the file of a secret. Without it, the secret is in the credentials directory,
+under the name in the setting's description.
 """
 
 from meshd.config.checks import doubts, secrets_in

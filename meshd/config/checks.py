@@ -1,7 +1,7 @@
-"""What the types of single settings cannot say: what Slurm does not take, what contradicts, what cannot be. PURE.
+"""PURE: checks beyond the types of single settings: limits of Slurm, contradictions, impossible values.
 
-`faults` are refused: with them meshd could not work as the file says. `doubts` are shown and do not keep meshd from
-running: a head that is down helps nobody.
+meshd refuses settings with `faults`, since it could not do what they say. It only shows `doubts`, and runs: a head that
+is down is worse.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SECRETS_PLACE = "put it into a file of mode 0600 below /etc/meshd/credentials (
 
 
 def faults(settings: Settings) -> Iterator[Fault]:
-    """Everything for which the settings are refused."""
+    """The reasons to refuse the settings."""
     yield from _names(settings)
     for name, pool in settings.pools.items():
         yield from _pool(name, pool, settings)
@@ -49,11 +49,11 @@ def faults(settings: Settings) -> Iterator[Fault]:
 
 
 def doubts(settings: Settings, table: Mapping[str, object], mode: int, source: str) -> Iterator[Fault]:
-    """What cannot be meant, though meshd can run with it.
+    """Settings that are probably mistakes, although meshd can run with them.
 
     Args:
-        settings: that were accepted.
-        table: the file as it was read.
+        settings: accepted settings.
+        table: the parsed file.
         mode: the file's permission bits.
         source: its path.
     """
@@ -69,10 +69,10 @@ def doubts(settings: Settings, table: Mapping[str, object], mode: int, source: s
 
 
 def secrets_in(table: Mapping[str, object], mode: int) -> Iterator[Fault]:
-    """Secrets that stand in a file which everybody may read.
+    """Secrets in a file that everybody may read.
 
     Args:
-        table: the file as it was read, whether it was accepted or not.
+        table: the parsed file, accepted or not.
         mode: its permission bits.
     """
     if mode & 0o004:
@@ -142,7 +142,7 @@ def _pool(name: str, pool: PoolSettings, settings: Settings) -> Iterator[Fault]:
 
 
 def _pool_gpus(own: Key, pool: PoolSettings) -> Iterator[Fault]:
-    """GPUs: how many, of which model, and whether so many can be."""
+    """Number and model of a pool's GPUs, and whether its nodes have room for min_gpus."""
     name = dotted(own)
     few, many = pool.gpus_per_node, pool.gpus_per_node_max
     if not pool.gpu and max(few, many or 0):
@@ -182,12 +182,12 @@ def _pool_gpus(own: Key, pool: PoolSettings) -> Iterator[Fault]:
 
 
 def counted_gpus(each: int) -> str:
-    """What each machine has: `8 GPUs each`."""
+    """The GPUs of each machine as text: `8 GPUs each`."""
     return f"{each} GPU{'' if each == 1 else 's'} each" if each else "1 machine each"
 
 
 def _slots(pools: Mapping[str, PoolSettings]) -> Iterator[Fault]:
-    """A pool whose name is another one's slot: nobody could tell which is meant."""
+    """Pool names that are also slots of another pool, and more slots than Slurm allows."""
     for name in pools:
         for other, pool in pools.items():
             index = slot_index(other, name)
@@ -202,7 +202,7 @@ def _slots(pools: Mapping[str, PoolSettings]) -> Iterator[Fault]:
 
 
 def _words_of_others(settings: Settings) -> Iterator[Fault]:
-    """Words for tailscale, apt and the network."""
+    """Values for tailscale, apt, systemd and the network."""
     key: Key
     tailnet = settings.tailnet
     for index, tag in enumerate(tailnet.tags):
@@ -270,7 +270,7 @@ def _paths(settings: Settings) -> Iterator[Fault]:
 
 
 def _durations(table: BaseModel, path: Key) -> Iterator[Fault]:
-    """Times of more than a year, which nobody waits for and no clock can add."""
+    """Durations of more than a year: mistakes, and some overflow a clock."""
     for name in type(table).model_fields:
         value = getattr(table, name)
         key = (*path, name)
@@ -290,7 +290,7 @@ def _durations(table: BaseModel, path: Key) -> Iterator[Fault]:
 
 
 def _secrets(value: object, path: Key) -> Iterator[Fault]:
-    """Those in a value."""
+    """Secrets in a value, at any depth."""
     if isinstance(value, Mapping):
         for name, one in value.items():
             yield from _secrets(one, (*path, str(name)))
@@ -338,7 +338,7 @@ def _timing(settings: Settings) -> Iterable[Fault]:
     if timing.join_token_ttl_s < timing.boot_timeout_s + timing.join_timeout_s:
         yield _timed(
             "join_token_ttl_s", timing.join_token_ttl_s,
-            "a machine that takes its whole time to boot and to join could not join any more",
+            "a machine that uses its whole time to boot and to join could no longer join",
             f"at least boot_timeout_s + join_timeout_s = {timing.boot_timeout_s + timing.join_timeout_s:g}",
         )  # fmt: skip
     if timing.heartbeat_lost_s <= settings.node_api.poll_hold_s:
@@ -348,11 +348,11 @@ def _timing(settings: Settings) -> Iterable[Fault]:
         )  # fmt: skip
     if timing.no_capacity_cooldown_max_s < timing.no_capacity_cooldown_s:
         yield _timed(
-            "no_capacity_cooldown_max_s", timing.no_capacity_cooldown_max_s, "it is the most, and less than the least",
+            "no_capacity_cooldown_max_s", timing.no_capacity_cooldown_max_s, "the maximum is less than the minimum",
             f"at least no_capacity_cooldown_s = {timing.no_capacity_cooldown_s:g}",
         )  # fmt: skip
     if timing.clock_skew_max_s > 300:
-        yield _timed("clock_skew_max_s", timing.clock_skew_max_s, "munge refuses what is 300 s off", "at most 300")
+        yield _timed("clock_skew_max_s", timing.clock_skew_max_s, "munge refuses clocks 300 s apart", "at most 300")
     if timing.dead_man_s <= timing.heartbeat_lost_s:
         yield _timed(
             "dead_man_s", timing.dead_man_s, "machines would power themselves off before they count as lost",

@@ -11,10 +11,10 @@ from meshd.runtime.secretfile import read_secret
 
 
 def tailnet_credentials(tailnet: TailnetSettings) -> tuple[SecretStr | None, SecretStr | None]:
-    """The API access token, and the OAuth client's secret; None for each that there is not.
+    """The API access token and the OAuth client's secret; None for a missing one.
 
     Raises:
-        ConfigError: a file is named and cannot be read, or neither is there and the settings need one.
+        ConfigError: a named file cannot be read, or the settings need a credential and both are missing.
     """
     token = read_secret(tailnet.api_token_file, "tailscale_api_token")
     secret = read_secret(tailnet.oauth_client_secret_file, "tailscale_oauth_client_secret")

@@ -1,4 +1,4 @@
-"""Reads the settings file. Every fault is told at once, each with its line, the value and what may stand there."""
+"""Reads the settings file. Reports all faults at once, each with its line, its value and the allowed values."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _LINE_SHOWN_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A settings file that was read, valid TOML.
+    """A settings file, parsed as TOML.
 
     Attributes:
-        mode: its permission bits.
+        mode: the file's permission bits.
     """
 
     path: Path
@@ -39,7 +39,7 @@ class File:
     mode: int
 
     def placed(self, faults: Iterable[Fault]) -> list[Fault]:
-        """The faults with their lines, in the order of the file; what the environment sets is named by its variable."""
+        """The faults with their lines, in the file's order. A value from the environment gets its variable's name."""
         found = [self._placed(fault) for fault in faults]
         return sorted(found, key=lambda fault: fault.line)
 
@@ -54,15 +54,14 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
     """Read the settings.
 
     Raises:
-        ConfigError: with a fault for each thing that is wrong: an unreadable file, bad TOML (line and column), unknown
-            keys, wrong types and values, what Slurm could not take, and tables that contradict each other. Values of
-            secrets are in none of them.
+        ConfigError: with all faults: an unreadable file, bad TOML (line and column), unknown keys, wrong types and
+            values, values that Slurm cannot take, and tables that contradict each other. No fault shows a secret.
     """
     return parse(read(path))
 
 
 def parse(file: File) -> Settings:
-    """The settings in a file that was read. Raises ConfigError as `load` does."""
+    """Validate a parsed file. Raises ConfigError as `load` does."""
     wrong = list(misplaced_truth(file.table, Settings))
     try:
         settings = Settings(**file.table)
@@ -79,10 +78,10 @@ def parse(file: File) -> Settings:
 
 
 def read(path: Path) -> File:
-    """Read a file as TOML, whatever is in it.
+    """Parse a file as TOML, without validation.
 
     Raises:
-        ConfigError: it cannot be read, or is no TOML.
+        ConfigError: it cannot be read, or is not TOML.
     """
     source = str(path)
     try:
@@ -104,7 +103,7 @@ def read(path: Path) -> File:
             source, [Fault(f"cannot be read: {error.strerror}", code=FaultCode.FILE_UNREADABLE)]
         ) from error
     try:
-        text = raw.decode("utf-8-sig")  # some editors begin a file with a mark of its encoding
+        text = raw.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(
@@ -119,7 +118,7 @@ def read(path: Path) -> File:
 
 
 def _syntax(text: str, message: str) -> Fault:
-    """What is wrong with TOML, with the line itself and a mark below the column."""
+    """The fault of a TOML syntax error, with its line, column and text. Hides a line that may hold a secret."""
     lines = text.splitlines() or [""]
     what, _, place = message.partition(" (at ")
     at = re.match(r"line (\d+), column (\d+)", place)
@@ -167,7 +166,7 @@ def _owned(path: Path) -> str:
 
 
 def _variable_of(key: tuple[str, ...]) -> str:
-    """The variable that sets a key, or a table around it; "" for none."""
+    """The environment variable that sets a key, or a table around it; "" for none."""
     for end in range(len(key), 0, -1):
         name = "MESHD_" + "__".join(key[:end]).upper()
         if name in os.environ:

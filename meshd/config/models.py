@@ -1,4 +1,4 @@
-"""The tables of the settings: what each key is, its type, its range and its default."""
+"""The tables of the settings: type, range, default and description of each key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshd.plan.limits import COUNT_MAX, MEMORY_MAX_MIB, word_fault
 DEFAULT_PATH = Path("/etc/meshd/meshd.toml")
 NAME = r"^[a-z]([-a-z0-9]{0,18}[a-z0-9])?$"
 SLURM_DEFAULT = "default"
-"""In any case: `NodeName=` and `PartitionName=` of this name set what later lines inherit, and declare nothing."""
+"""Reserved, in upper or lower case: `NodeName=` and `PartitionName=` of this name only set defaults for later lines."""
 
 
 class _Table(BaseModel):
@@ -22,7 +22,7 @@ class _Table(BaseModel):
 
 
 class TailnetSettings(_Table):
-    """How machines join the tailnet, and how meshd speaks with it."""
+    """How machines join the tailnet, and how meshd reaches its API."""
 
     login_server: str = Field("", description="control server; empty: Tailscale's own")
     auth_key_file: Path | None = Field(
@@ -53,7 +53,7 @@ class TailnetSettings(_Table):
     )
     mint_auth_key: bool = Field(False, description="mint the reusable auth key through the API when there is no file")
     rotate_before_expiry_d: Annotated[float, Field(ge=0, le=60)] = Field(
-        14.0, description="days before its end at which an auth key is replaced, or its end announced"
+        14.0, description="days before its end at which meshd replaces an auth key, or warns"
     )
     poll_interval_s: Annotated[float, Field(gt=0)] = 30.0
 
@@ -65,7 +65,7 @@ class SlurmSettings(_Table):
     slurmctld_unit: str = "slurmctld.service"
     slurmctld_port: Annotated[int, Field(gt=0, lt=65536)] = 6817
     reconfigure_quiet_s: Annotated[float, Field(ge=0)] = Field(
-        0.05, description="changes are gathered until this many seconds bring no further one"
+        0.05, description="meshd collects changes until none has come for this many seconds"
     )
     reconfigure_max_wait_s: Annotated[float, Field(ge=0)] = Field(
         10.0, description="while other machines are about to join or leave, a change waits for them this long"
@@ -98,7 +98,7 @@ class TimingSettings(_Table):
         120.0, description="for a create call, the wait for its turn included; its outcome is unclear afterwards"
     )
     launch_settle_s: Annotated[float, Field(ge=0)] = Field(
-        60.0, description="so long after an unclear create call it may still make a machine"
+        60.0, description="seconds after an unclear create call in which it may still make a machine"
     )
     boot_timeout_s: Annotated[float, Field(gt=0)] = 900.0
     join_timeout_s: Annotated[float, Field(gt=0)] = 600.0
@@ -130,7 +130,7 @@ class TimingSettings(_Table):
     breaker_cooldown_s: Annotated[float, Field(ge=0)] = 600.0
     no_capacity_cooldown_s: Annotated[float, Field(ge=0)] = 300.0
     no_capacity_cooldown_max_s: Annotated[float, Field(ge=0)] = Field(
-        3600.0, description="the cool-down doubles with each refusal in a row, up to this"
+        3600.0, description="the cooldown doubles with each consecutive refusal, up to this"
     )
 
 
@@ -164,7 +164,7 @@ class PoolSettings(_Table):
     )
     min_gpus: Annotated[int, Field(ge=0)] = Field(0, description="never fewer than these, whatever is idle")
     idle_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="a node that had no job for so long is given back, down to min_gpus; none: never"
+        None, description="meshd gives back a node without a job for this long, down to min_gpus; none: never"
     )
     replace_unfit: bool = Field(
         True, description="a node that is not fit and has no job is given back, and another is rented in its place"
@@ -190,22 +190,23 @@ class PoolSettings(_Table):
 
 
 class ProviderSettings(BaseModel):
-    """A provider's table. All but `enabled` and the limits is the adapter's own and is checked by it."""
+    """A provider's table. Its adapter checks all keys but `enabled` and `max_concurrent_calls`."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     enabled: bool = True
     max_concurrent_calls: Annotated[int, Field(gt=0, le=64)] = Field(
-        64, description="create calls under way at once, and as many others; meshd finds the rate that a cloud allows"
+        64,
+        description="the most concurrent create calls, and other calls; meshd finds the rate that a cloud allows",
     )
 
     def own(self) -> dict[str, Any]:
-        """What the adapter gets: everything that is not meshd's."""
+        """The adapter's own keys."""
         return dict(self.model_extra or {})
 
 
 class PriceSettings(_Table):
-    """Prices that come from tables: how old they may be."""
+    """How old prices from tables may be."""
 
     stale_after_d: Annotated[float, Field(gt=0)] = Field(
         30.0, description="older prices are stale: a warning where a limit in USD is set"
@@ -252,7 +253,7 @@ class LogSettings(_Table):
 
 
 class ClusterSettings(_Table):
-    """What the whole is called and where meshd keeps its things."""
+    """The cluster's name, and where meshd keeps its state."""
 
     name: str = Field("mesh", pattern=NAME, description="in every machine's name and tag; never change it later")
     state_dir: Path = Path("/var/lib/meshd")

@@ -1,6 +1,6 @@
-"""Logging: structlog for meshd, the standard library's loggers routed through it, secrets kept out of both.
+"""Logging: structlog for meshd and for the standard library's loggers, without secrets.
 
-Under systemd each line is JSON with a `<N>` priority that journald understands; on a terminal it is for people.
+Under systemd each line is JSON with a `<N>` priority for journald; on a terminal it is text for people.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PRIORITIES: Final = {"critical": 2, "error": 3, "exception": 3, "warning": 4, "
 
 
 def redact_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """A structlog processor that blanks SecretStr and registered values, at any depth."""
+    """A structlog processor that hides SecretStr and registered secrets, at any depth."""
     return {redact(str(key)): _clean(value) for key, value in event.items()}
 
 
@@ -46,13 +46,13 @@ def _clean(value: Any) -> Any:
 
 
 def _clean_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """A structlog processor for terminals: text of nodes, clouds and callers does not steer them."""
+    """A structlog processor for terminals: text from nodes, clouds and callers cannot control the terminal."""
     one_line = {k: clean_line(v) if isinstance(v, str) and k not in _MANY_LINES else v for k, v in event.items()}
     return {k: clean(v) if isinstance(v, str) else v for k, v in one_line.items()}
 
 
 class _RedactedStream:
-    """The last line of defence: what a renderer or a traceback put together is looked at once more as it is written."""
+    """Redacts again as text is written: renderers and tracebacks may put secrets together."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -87,9 +87,9 @@ def set_up(settings: LogSettings, *, stream: TextIO | None = None, env: Mapping[
     """Set up logging for the whole process; a second call replaces the first.
 
     Args:
-        settings: level and format. "auto": JSON when journald reads or the stream is no terminal, else pretty.
-        stream: where lines go; standard error.
-        env: variables to look for JOURNAL_STREAM in; the process's own.
+        settings: level and format. "auto": pretty on a terminal without journald, otherwise JSON.
+        stream: where lines go; None: standard error.
+        env: has JOURNAL_STREAM under journald; None: the process's environment.
     """
     stream = stream or sys.stderr
     journal = bool((os.environ if env is None else env).get("JOURNAL_STREAM"))

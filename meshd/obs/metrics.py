@@ -1,7 +1,7 @@
-"""All of meshd's metrics: declared here and nowhere else, base units in their names.
+"""Declares all of meshd's metrics, with base units in their names.
 
-Two kinds: what happens is counted when it happens; what stands is read when somebody scrapes. No label has a value that
-is used only once (a machine's name), so the number of series is bounded by pools, providers and phases.
+Counters and histograms change when events happen. Gauges are read at each scrape, from a MetricsSnapshot. No label has
+a value that occurs only once (such as a machine's name): pools, providers and phases bound the number of series.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ TICK_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
-    """How everything stands at one moment.
+    """The values of all gauges at one moment.
 
     Attributes:
-        machines: how many, by pool, provider and phase.
-        gpus_ready: by pool; machines of a pool without GPUs count one each. Those of unfit nodes are not among them.
+        machines: count, by pool, provider and phase.
+        gpus_ready: by pool, without unfit nodes. In a pool without GPUs each machine counts as one.
         nodes_unfit: READY nodes that are not fit, by pool and reason.
         gpus_wanted: by pool; pools without a target are absent.
-        usd_per_hour: of what is rented, by pool and provider.
-        problems: how many, by severity.
-        source_up: whether a source can be read, by its name.
-        source_age_s: since a source's last word, or since it cannot be read any more.
-        breaker_open: whether a provider is left alone, by provider.
+        usd_per_hour: cost of rented machines, by pool and provider.
+        problems: count, by severity.
+        source_up: whether the last read of a source worked, by its name.
+        source_age_s: since a source's last answer, or since its first failure.
+        breaker_open: whether the provider's circuit breaker is open, by provider.
         reconfigures: of Slurm, since meshd started.
-        steps_in_flight: of plans.
+        steps_in_flight: steps of plans that are in progress.
         tick_age_s: since the last tick; None before the first.
-        auth_key_dead: new machines cannot join with it.
+        auth_key_dead: whether machines can no longer join with the auth key.
     """
 
     machines: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
@@ -57,15 +57,15 @@ class MetricsSnapshot:
 
 
 class Metrics:
-    """A registry with everything in it.
+    """The registry with all metrics.
 
     Attributes:
-        registry: what is scraped.
+        registry: for scrapes.
         provider_calls: calls to clouds by provider, operation and outcome (`ok`, an error's kind,
             `cancelled`, `fault`).
-        provider_call_seconds: how long they took.
-        provider_calls_in_flight: those under way.
-        tick_seconds: how long each tick took.
+        provider_call_seconds: their durations.
+        provider_calls_in_flight: calls in progress.
+        tick_seconds: durations of ticks.
     """
 
     def __init__(self) -> None:
@@ -80,36 +80,36 @@ class Metrics:
             buckets=CALL_BUCKETS_S, registry=registry,
         )  # fmt: skip
         self.provider_calls_in_flight = Gauge(
-            "meshd_provider_calls_in_flight", "Calls to a cloud that are under way.", ("provider", "operation"),
+            "meshd_provider_calls_in_flight", "Calls to a cloud in progress.", ("provider", "operation"),
             registry=registry,
         )  # fmt: skip
         self.tick_seconds = Histogram(
-            "meshd_tick_seconds", "How long the loop took to look, decide and begin.", buckets=TICK_BUCKETS_S,
+            "meshd_tick_seconds", "How long a tick took to observe, plan and start steps.", buckets=TICK_BUCKETS_S,
             registry=registry,
         )  # fmt: skip
 
     def follow(self, snapshot: Callable[[], MetricsSnapshot]) -> None:
-        """Read how everything stands at each scrape. Once only."""
-        self.registry.register(_Stand(snapshot))
+        """Read the gauges from `snapshot` at each scrape. Call it once."""
+        self.registry.register(_SnapshotCollector(snapshot))
 
 
-class _Stand(Collector):
-    """The families that are made anew for each scrape."""
+class _SnapshotCollector(Collector):
+    """Makes the gauge families at each scrape."""
 
     def __init__(self, snapshot: Callable[[], MetricsSnapshot]) -> None:
         self._snapshot = snapshot
 
     def describe(self) -> Iterable[Metric]:
-        """Their names, without reading anything."""
+        """The families without values, for their names."""
         return families(MetricsSnapshot(tick_age_s=0.0))
 
     def collect(self) -> Iterable[Metric]:
-        """All of them as they stand."""
+        """The families with the present values."""
         return families(self._snapshot())
 
 
 def families(now: MetricsSnapshot) -> list[Metric]:
-    """What stands, as metric families."""
+    """The snapshot as metric families."""
     build = InfoMetricFamily("meshd_build", "The version that runs.", value={"version": __version__})
     found: list[Metric] = [
         build,
@@ -117,20 +117,20 @@ def families(now: MetricsSnapshot) -> list[Metric]:
         _row("meshd_gpus_ready", "GPUs that Slurm can use; machines, in a pool without GPUs.", "pool", now.gpus_ready),
         _table("meshd_nodes_unfit", "READY nodes that are not fit for jobs.", ("pool", "reason"), now.nodes_unfit),
         _row("meshd_gpus_wanted", "The pool's target.", "pool", now.gpus_wanted),
-        _table("meshd_usd_per_hour", "What is rented costs this.", ("pool", "provider"), now.usd_per_hour),
+        _table("meshd_usd_per_hour", "Cost of rented machines.", ("pool", "provider"), now.usd_per_hour),
         _row("meshd_problems", "Problems that `meshctl status` shows.", "severity", now.problems),
-        _row("meshd_source_up", "1 while the source can be read.", "source", now.source_up),
+        _row("meshd_source_up", "1 while reads of the source work.", "source", now.source_up),
         _row(
-            "meshd_source_age_seconds", "Since the source's last word, or since it cannot be read any more.", "source",
+            "meshd_source_age_seconds", "Since the source's last answer, or since its first failure.", "source",
             now.source_age_s,
         ),
         _row(
-            "meshd_provider_breaker_open", "1 while a cloud is left alone since its calls fail.", "provider",
+            "meshd_provider_breaker_open", "1 while meshd makes no calls to a cloud since its calls fail.", "provider",
             now.breaker_open,
         ),
-        GaugeMetricFamily("meshd_steps_in_flight", "Steps of plans that are under way.", now.steps_in_flight),
+        GaugeMetricFamily("meshd_steps_in_flight", "Steps of plans in progress.", now.steps_in_flight),
         GaugeMetricFamily("meshd_auth_key_dead", "1 when machines cannot join with the auth key.", now.auth_key_dead),
-        CounterMetricFamily("meshd_reconfigures", "Slurm took a new configuration.", now.reconfigures),
+        CounterMetricFamily("meshd_reconfigures", "Reconfigures of Slurm since meshd started.", now.reconfigures),
     ]  # fmt: skip
     if now.tick_age_s is not None:
         found.append(GaugeMetricFamily("meshd_tick_age_seconds", "Since the last tick.", now.tick_age_s))

@@ -1,4 +1,4 @@
-"""Files that are either the old one or the new one, never half of each."""
+"""Atomic, durable replacement of files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Put `data` in place of `path`, whole and durable, or leave the old file untouched.
+    """Replace `path` with `data`, durably, or leave the old file untouched.
 
-    A symbolic link is followed, so that what it points at is replaced and the link stays.
+    It follows a symbolic link: the target is replaced and the link stays.
 
     Args:
         path: the file; its directory must exist and be writable.
@@ -25,7 +25,7 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     path = path.resolve()
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(path.lstat().st_mode):
-            raise OSError(f"{path} is not a regular file: it is not replaced")
+            raise OSError(f"{path} is not a regular file: meshd does not replace it")
     fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     temporary = Path(name)
     try:

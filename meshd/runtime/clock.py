@@ -1,4 +1,4 @@
-"""Time, so that everything that waits or stamps can be tested without waiting."""
+"""The clock, as an argument: tests replace it and need not wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The time of day, time that only grows, and waiting."""
+    """Time of day, monotonic time, and sleeping."""
 
     def now(self) -> datetime:
         """The time of day, UTC-aware."""
@@ -25,7 +25,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The real one."""
+    """The clock of this machine."""
 
     def now(self) -> datetime:
         """The time of day, UTC-aware."""

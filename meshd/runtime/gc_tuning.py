@@ -1,4 +1,4 @@
-"""Python's cyclic garbage collector, told what kind of program this is."""
+"""Settings of Python's cyclic garbage collector for a large fleet."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 YOUNG = 50_000
-"""So many new objects before a look at the young ones: a tick over 10,000 machines makes fewer."""
+"""New objects before a collection of the youngest generation. A tick over 10,000 machines makes fewer."""
 
 
 def tune_gc() -> None:
-    """Call once the fleet is in memory. Its records are no garbage: walking them all took longer than a tick.
+    """Exclude the present objects from collections. Call it once the fleet is in memory.
 
-    What is freed by its reference count, which is nearly all, is freed at once as before.
+    The fleet's records are no garbage, and a full collection over them took longer than a tick. Objects whose reference
+    count drops to 0, which is nearly all, are still freed at once.
     """
     gc.collect()
     gc.freeze()
@@ -27,10 +28,10 @@ _holders = 0
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Keep the collector from running, in all threads, until the last of those who asked for it has left.
+    """Disable the collector in all threads until the last concurrent user of this context has left it.
 
-    For work that makes a great many objects, none of them garbage: parsing a cloud's listing of 10,000 machines. Each
-    look at them costs and finds nothing.
+    For work that makes very many objects, none of them garbage, such as parsing a cloud's listing of 10,000 machines.
+    Each collection would cost time and free nothing.
     """
     global _holders
     with _lock:

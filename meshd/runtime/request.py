@@ -1,6 +1,6 @@
-"""How meshd, which is not root, asks one of the head's root units for something: by a file that the unit takes.
+"""Request files: meshd, which is not root, leaves one for a root unit of the head, and the unit takes it.
 
-For programs that run as root: nothing but the standard library is used, so that they start quickly and carry little.
+For programs that run as root. It uses only the standard library, so that they start quickly and load little code.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ SMALL_MAX_B = 64 << 20
 
 
 class RequestRefused(Exception):
-    """The request is not carried out; nothing has changed. The text says why."""
+    """The unit refuses the request; nothing has changed. The text says why."""
 
 
 def set_aside(request: Path) -> None:
-    """Take away what lies at a request's place, whatever it is: else the path unit would start its service for ever.
+    """Remove whatever is at the request's path; otherwise the path unit would start its service again and again.
 
-    A directory cannot be unlinked, and what is in it is not ours to remove: it is renamed.
+    A directory is renamed: meshd does not remove its contents.
 
     Raises:
-        OSError: not even that is possible.
+        OSError: it can be neither removed nor renamed.
     """
     try:
         request.unlink(missing_ok=True)
@@ -36,14 +36,14 @@ def set_aside(request: Path) -> None:
 
 
 def take(request: Path, max_b: int) -> dict[str, Any]:
-    """Read the request and remove it, whatever is in it: else it would be served for ever.
+    """Read the request and remove it, also when it is invalid; otherwise the unit would serve it again and again.
 
     Args:
         request: a file of mode 0600 with a JSON object, of the user that its directory belongs to.
-        max_b: a longer one is refused.
+        max_b: the longest request.
 
     Raises:
-        RequestRefused: it is no such file. It is gone all the same.
+        RequestRefused: it is no such file. It is removed all the same.
         OSError: it cannot be read or taken away.
     """
     try:
@@ -74,7 +74,7 @@ def take(request: Path, max_b: int) -> dict[str, Any]:
 
 
 def read_small(path: Path) -> bytes:
-    """A file of root's; nothing when there is none, or it is longer than any that is meant."""
+    """The bytes of a file of root's; b"" when it is missing, or longer than SMALL_MAX_B."""
     with suppress(OSError), path.open("rb") as file:
         data = file.read(SMALL_MAX_B + 1)
         return data if len(data) <= SMALL_MAX_B else b""
@@ -82,7 +82,7 @@ def read_small(path: Path) -> bytes:
 
 
 def write_whole(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None = None) -> None:
-    """Whole or not at all; nobody can read it before it has its mode.
+    """Write a file atomically. Nobody can read it before it has its mode.
 
     Args:
         path: the file.

@@ -1,4 +1,4 @@
-"""A file system that begins at a directory, as chroot would see it: links, users and host name are its own."""
+"""A file system below a directory, as in a chroot, with its own links, users and host name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path, PurePosixPath
 
 LINKS_MAX = 40
-"""As the kernel: more in a row are a loop."""
+"""As in the kernel: a longer chain of links counts as a loop."""
 
 
 class Kind(Enum):
@@ -27,17 +27,17 @@ class Kind(Enum):
 
 
 class RootFs:
-    """Paths below `root`. Nothing outside of it is named, whatever links there are in it."""
+    """Paths below `root`. No link in it leads outside."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self.root = Path(os.path.abspath(root))  # noqa: PTH100 - resolve() would follow /proc/PID/root to /
         self.is_host = os.path.samefile(self.root, "/")  # noqa: PTH121
 
     def locate(self, path: PurePosixPath, *, follow_last: bool = True) -> Path:
-        """Where `path` is on this machine, its links followed inside the root.
+        """The path on this machine, with links followed inside the root.
 
         Raises:
-            OSError: ELOOP, the links go in a circle; or a directory cannot be looked into.
+            OSError: ELOOP when the links form a loop; or a directory cannot be read.
         """
         parts = deque(path.parts[1:])
         done: list[str] = []
@@ -61,10 +61,10 @@ class RootFs:
         return self.root.joinpath(*done)
 
     def kind(self, path: PurePosixPath) -> Kind:
-        """What is there.
+        """The kind of the entry at `path`.
 
         Raises:
-            OSError: a directory cannot be looked into.
+            OSError: a directory cannot be read.
         """
         try:
             mode = self.locate(path).lstat().st_mode
@@ -79,23 +79,23 @@ class RootFs:
         return Kind.DIRECTORY if stat.S_ISDIR(mode) else Kind.OTHER
 
     def is_link(self, path: PurePosixPath) -> bool:
-        """A symbolic link stands there."""
+        """Whether the path is a symbolic link."""
         try:
             return self.locate(path, follow_last=False).is_symlink()
         except OSError:
             return False
 
     def link_target(self, path: PurePosixPath) -> PurePosixPath:
-        """Where the link at `path` points, absolute, its own directory's links not followed.
+        """The absolute target of the link at `path`; links in its directory's path are not followed.
 
         Raises:
-            OSError: there is no link.
+            OSError: it is no link.
         """
         target = PurePosixPath(self.locate(path, follow_last=False).readlink())
         return PurePosixPath(os.path.normpath(path.parent / target))
 
     def read_text(self, path: PurePosixPath) -> str:
-        """A file's text; bytes that are not UTF-8 are kept by `surrogateescape`.
+        """A file's text; `surrogateescape` keeps bytes that are not UTF-8.
 
         Raises:
             OSError: it cannot be read.
@@ -103,7 +103,7 @@ class RootFs:
         return self.locate(path).read_bytes().decode("utf-8", "surrogateescape")
 
     def ids(self, user: str) -> tuple[int, int]:
-        """The numbers of a user, and of its group. A number stands for itself.
+        """The uid and gid of a user, given by name or number.
 
         Raises:
             KeyError: there is no such user.
@@ -119,7 +119,7 @@ class RootFs:
         raise KeyError(user)
 
     def user_name(self, user: str) -> str:
-        """The name of a user that is given by name or number.
+        """The name of a user, given by name or number.
 
         Raises:
             KeyError: there is no such user.
@@ -134,7 +134,7 @@ class RootFs:
         raise KeyError(user)
 
     def short_host_name(self) -> str:
-        """The name before the first dot; "" where the root has none."""
+        """The host name up to the first dot; "" where the root has none."""
         if self.is_host:
             return socket.gethostname().partition(".")[0]
         try:

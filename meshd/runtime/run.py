@@ -1,4 +1,4 @@
-"""Programs: argv lists, never a shell, always a deadline, output capped."""
+"""Runs programs: always an argv list, never a shell, always a deadline, output capped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Result:
 
 
 class Runner(Protocol):
-    """Runs a program; the one way to do so in meshd."""
+    """Runs a program. meshd starts programs in no other way."""
 
     async def __call__(
         self,
@@ -43,15 +43,15 @@ class Runner(Protocol):
 
         Args:
             argv: program and arguments.
-            timeout_s: after this it is killed with all its children.
-            stdin: what it reads; kept out of every error and log.
+            timeout_s: after this the program and all its children are killed.
+            stdin: its input; never in an error or log.
             env: variables in addition to meshd's own (LC_ALL is always C.UTF-8).
             check: raise when it ends with another code than 0.
 
         Raises:
             CommandNotFound: no such program.
-            CommandTimeout: it was killed; what it had begun may have happened.
-            CommandError: it ended badly and `check` was set.
+            CommandTimeout: it was killed; its work may be partly done.
+            CommandError: the exit code was not 0 and `check` was set.
         """
         ...
 
@@ -78,7 +78,7 @@ async def run(
     try:
         process = await asyncio.shield(starting)
     except asyncio.CancelledError:
-        # It may run already: asyncio by itself would end the program and leave what that has started.
+        # It may run already: asyncio would end the program but not its children.
         starting.add_done_callback(_kill_started)
         raise
     except (FileNotFoundError, PermissionError) as error:
@@ -109,7 +109,7 @@ async def run(
 
 
 async def _read(stream: asyncio.StreamReader | None) -> bytes:
-    """All of a program's output up to the cap; the rest is read and dropped, so that the program does not hang."""
+    """All output up to the cap. Reads and drops the rest, so that the program does not block."""
     kept = bytearray()
     while stream is not None and (chunk := await stream.read(CHUNK_B)):
         kept += chunk[: OUTPUT_MAX_B - len(kept)]
@@ -117,7 +117,7 @@ async def _read(stream: asyncio.StreamReader | None) -> bytes:
 
 
 async def _feed(stream: asyncio.StreamWriter | None, data: bytes | None) -> None:
-    """Write what the program reads; one that does not read it to the end is no error."""
+    """Write the program's input. A program that does not read all of it is no error."""
     if stream is None or data is None:
         return
     with suppress(BrokenPipeError, ConnectionResetError):
@@ -131,7 +131,7 @@ async def _feed(stream: asyncio.StreamWriter | None, data: bytes | None) -> None
 async def _kill(process: asyncio.subprocess.Process) -> None:
     """End the program and everything it started: it leads its own session."""
     _kill_group(process)
-    # One that left the session may hold the pipes open: it is not waited for.
+    # A child that left the session may hold the pipes open: do not wait for it.
     with suppress(TimeoutError):
         async with asyncio.timeout(KILLED_WAIT_S):
             await process.wait()

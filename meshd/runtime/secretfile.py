@@ -1,4 +1,4 @@
-"""Secrets from files, or from the directory where systemd puts them."""
+"""Reads secrets from files, or from systemd's credentials directory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from meshd.redaction import register_secret
 
 VARIABLE = "CREDENTIALS_DIRECTORY"
 HOME = Path("/etc/meshd/credentials")
-"""Where meshd.service loads credentials from: `NAME/KEY` becomes the credential `NAME_KEY`."""
+"""meshd.service loads credentials from here: `NAME/KEY` becomes the credential `NAME_KEY`."""
 
 SECRET_MAX_B = 1024 * 1024
-"""systemd lets all credentials of a service together have no more."""
+"""systemd's limit for all credentials of a service together."""
 
 
 def source_of(credential: str) -> Path:
-    """The file that a person put a credential into, for messages: systemd's copy of it has another path."""
+    """The file that the administrator wrote, for messages: systemd's copy has another path."""
     directory = os.environ.get(VARIABLE)
     copy = Path(directory) / credential if directory else None
     if copy is not None and copy.is_symlink():  # lent by `meshctl config check`
@@ -30,18 +30,18 @@ def source_of(credential: str) -> Path:
 
 
 def read_secret(path: Path | None, credential: str, *, one_line: bool = True) -> SecretStr | None:
-    """The secret in `path`, or else the one in `$CREDENTIALS_DIRECTORY/credential`; None when there is neither.
+    """The secret in `path`; without a path, in `$CREDENTIALS_DIRECTORY/credential`; None when there is neither.
 
-    From then on it is in no log line: see `meshd.redaction`.
+    Registers the secret, so that no log line shows it: see `meshd.redaction`.
 
     Args:
         path: the file that the settings name.
-        credential: systemd's name of it.
-        one_line: it is a key or token that goes into a header: one word.
+        credential: systemd's name of the credential.
+        one_line: whether it must be one word: a key or token for a header.
 
     Raises:
-        ConfigError: the file is named but missing, unreadable or empty, or holds no such secret. It names the file
-            that a person can mend, and shows nothing of what is in it.
+        ConfigError: the named file is missing, unreadable or empty, or holds no such secret. The error names the file
+            that the administrator can correct, and shows nothing of its content.
     """
     shown = path
     if path is None:
@@ -73,17 +73,18 @@ def read_secret(path: Path | None, credential: str, *, one_line: bool = True) ->
     register_secret(text)
     if one_line and (not text.isascii() or not text.isprintable() or " " in text):
         raise ConfigError(
-            source, [Fault("is no single line with a key", "put the key alone into it", code=FaultCode.SECRET_UNUSABLE)]
+            source,
+            [Fault("is not one line with a key", "put only the key into it", code=FaultCode.SECRET_UNUSABLE)],
         )
     return SecretStr(text)
 
 
 def _cure(error: OSError, source: str, *, credential: bool) -> str:
-    """What makes a file readable for the daemon."""
+    """How to make the file readable for the daemon."""
     if isinstance(error, FileNotFoundError):
-        return "put the key into it, or take its name out of the settings"
+        return "put the key into it, or remove its name from the settings"
     if isinstance(error, IsADirectoryError):
         return "name the file with the key, not a directory"
     if isinstance(error, PermissionError) and not credential:
-        return f"let SlurmUser alone read it: `chown slurm {source}` and `chmod 0400 {source}`"
+        return f"let only SlurmUser read it: `chown slurm {source}` and `chmod 0400 {source}`"
     return f"look at it with `ls -l {source}`"

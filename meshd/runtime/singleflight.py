@@ -1,4 +1,4 @@
-"""One run of something costly for all who ask meanwhile, and its answer for those who ask right afterwards."""
+"""Single flight: concurrent callers share one run of a costly function, and its answer stays valid for a moment."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 
 class SingleFlight(Generic[T]):
-    """Runs it when it is asked for, but not twice at once, and not again before a while has passed.
+    """Calls a function at most once at a time, and caches its answer.
 
     Args:
-        run: makes the answer. It may raise: then all who wait for it get the error, and the next one runs it again.
-        fresh_s: so long is an answer given to others too, counted from when its run began.
+        run: makes the answer. When it raises, all waiting callers get the error, and the next caller runs it again.
+        fresh_s: how long an answer is reused, from the start of its run.
         clock: time.
     """
 
@@ -28,7 +28,7 @@ class SingleFlight(Generic[T]):
         self._began_s = float("-inf")
 
     async def __call__(self) -> T:
-        """The answer. One who gives up waiting does not end the run of the others."""
+        """The answer. A caller that is cancelled does not cancel the run for the others."""
         task = self._task
         old = self._clock.monotonic_s() >= self._began_s + self._fresh_s
         if task is None or (task.done() and (old or task.cancelled() or task.exception() is not None)):

@@ -1,4 +1,4 @@
-"""PURE: JSON of others: numbers that are numbers, and strings without control characters."""
+"""PURE: strict parsing of JSON from other programs: finite numbers, and strings without control characters."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ INT_MAX: Final = 2**63 - 1
 
 
 def loads(raw: bytes | str) -> Any:
-    """The value of a text.
+    """Parse JSON, and remove control characters from its strings.
 
     Raises:
-        ValueError: it is no JSON, has NaN, Infinity or a number beyond all ranges in it, or is nested without end.
+        ValueError: it is no JSON, has NaN, Infinity or a number out of range, or is nested too deeply.
     """
     try:
         value = json.loads(raw, parse_constant=_no_constant, parse_float=_finite, parse_int=_in_range)
-        # What a string may hide comes as an escape, or as a byte beyond ASCII; DEL may stand as it is.
+        # Only escapes, bytes beyond ASCII, and DEL can produce characters that must be removed.
         plain = raw.isascii() and (b"\\u" not in raw and b"\x7f" not in raw if isinstance(raw, bytes) else False)
         return value if plain else plain_json(value)
     except RecursionError:
@@ -27,7 +27,7 @@ def loads(raw: bytes | str) -> Any:
 
 
 def _no_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 def _finite(word: str) -> float:

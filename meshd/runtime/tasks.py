@@ -1,4 +1,4 @@
-"""Background tasks that are watched: one that ends by surprise is told, never lost."""
+"""Background tasks: one that fails or ends is logged and started again."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ log = structlog.get_logger(__name__)
 
 
 async def keep_running(name: str, body: Callable[[], Awaitable[None]], clock: Clock) -> None:
-    """Run `body` for ever: a failure is logged with its trace and it starts again after a growing pause.
+    """Run `body` until cancelled. Logs a failure with its traceback, and starts `body` again after a growing pause.
 
-    This is the one place besides the API boundary where any exception is caught.
+    Only this function and the API boundary catch every exception.
     """
     failures = 0
     while True:

@@ -1,4 +1,4 @@
-"""PURE: text of others on a terminal: it must not move the cursor, hide or turn around what stands beside it."""
+"""PURE: makes foreign text safe for a terminal: it cannot move the cursor, or hide or reverse other text."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def clean(text: str) -> str:
-    """Without control characters (C0, DEL, C1), bidirectional overrides and the like; line breaks and tabs stay."""
+    """Replace control characters (C0, DEL, C1), bidirectional overrides and the like. Line breaks and tabs stay."""
     return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else REPLACEMENT for c in text)
 
 
 def clean_line(text: str) -> str:
-    """As `clean`, and on one line: nobody's text can look like a line of its own."""
+    """As `clean`, and on one line, so that no text can look like a separate line."""
     return clean(" ".join(text.split("\n")).replace("\t", " "))
 
 
 def json_clean(document: str) -> str:
-    """A JSON document with the same meaning in which every character that is not printable is written as an escape."""
+    """The same JSON document, with an escape in place of each character that is not printable."""
     if document.isascii() and "\x7f" not in document:
         return document
     return "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in document)
