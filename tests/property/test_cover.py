@@ -76,7 +76,7 @@ def test_in_one_place_nothing_is_better(offers: list[Offer], need: Need) -> None
     assert len({place_of(one) for one in part.offers}) <= 1
 
 
-@settings(max_examples=bounded(100, 6000))
+@settings(max_examples=bounded(300, 6000))
 @given(catalogues(), needs())
 def test_a_place_where_machines_are_is_taken_only_when_no_other_is_cheaper(offers: list[Offer], need: Need) -> None:
     free, here = cheapest_in_one(offers, need), {("b", "r2")}
