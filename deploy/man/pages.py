@@ -105,7 +105,7 @@ def settings() -> Iterator[str]:
 def _setting(row: str) -> str:
     cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
     name, default, meaning, *reload = cells
-    applies = "" if not reload else " Put in force by a reload." if reload[0] == "yes" else " Needs a restart."
+    applies = "" if not reload else " Applied by a reload." if reload[0] == "yes" else " Needs a restart."
     return _entry(name.strip("`"), f"{inline(meaning)}. Default: {inline(default)}.{applies}")
 
 

@@ -229,7 +229,7 @@ for head in c["heads"]:
         why = "%s: %d %s" % (head, answer.status, answer.reason)
         continue
     if hashlib.sha256(data).hexdigest() != c["sha256"]:
-        print(head + ": the agent is not the one this machine was told of", file=sys.stderr)
+        print(head + ": the agent is not the one that this machine expects", file=sys.stderr)
         sys.exit(3)
     path = "/opt/meshd-node/meshd-node.pyz"
     with open(path + ".new", "wb") as file:

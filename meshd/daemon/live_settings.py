@@ -156,7 +156,7 @@ class LiveSettings(Reporter):
         """Whether all that the file says is in force, and means something."""
         text = self.problem or "; ".join(map(str, self.doubts))
         if not text:
-            return ok(CheckName.SETTINGS, "are in force")
+            return ok(CheckName.SETTINGS, "are in use")
         code = ProblemCode.SETTINGS_DOUBTFUL
         if self.problem:
             code = ProblemCode.SETTINGS_REFUSED if self.faults else ProblemCode.SETTINGS_NEED_RESTART
@@ -179,7 +179,7 @@ class LiveSettings(Reporter):
                 raise ConfigError(error.source, file.placed(error.faults)) from error
         except ConfigError as error:
             self.faults = error.faults
-            self.problem = f"the new settings are wrong, the old ones stay in force: {'; '.join(error.problems)}"
+            self.problem = f"the new settings are wrong, the old ones stay in use: {'; '.join(error.problems)}"
             log.error("reload_refused", problems=error.problems)
             return
         old, self.faults = self.settings, ()

@@ -59,7 +59,7 @@ def test_groff_reads_them_without_a_warning_and_they_are_complete(written: list[
     for name in (*PoolSettings.model_fields, *TimingSettings.model_fields):
         assert re.search(rf"^       {name}\b", toml, re.M), name
     assert re.search(r"^\[pools\.NAME\]", toml, re.M)
-    assert "Needs a restart." in toml and "Put in force by a reload." in toml
+    assert "Needs a restart." in toml and "Applied by a reload." in toml
     assert "`" not in toml and "](" not in toml, "no Markdown is left"
     for words in ("SIGHUP", "--config FILE", "--version", "/etc/meshd/meshd.toml"):
         assert words in daemon
