@@ -19,7 +19,7 @@ from meshd.daemon.reporting import problem
 from meshd.errors import StoreError
 from meshd.model.cooldown import TRIED_ALONE, Cooldown, CooldownCause, CooldownKey
 from meshd.model.machine import FailureCause, Machine, Phase
-from meshd.plan import backoff
+from meshd.plan import cooldowns
 from meshd.runtime.clock import Clock
 from meshd.runtime.tokenbucket import TokenBuckets
 from meshd.store.events import NewEvent, Origin
@@ -137,13 +137,13 @@ class MachineStore:
         """Leave something alone that said no: longer each time in a row."""
         last = self.journal.last_cooldown(key)
         return self.set_cooldown(
-            backoff.refused(last, key, self.now(), base_s=base_s, most_s=most_s, reason=reason, cause=cause)
+            cooldowns.refused(last, key, self.now(), base_s=base_s, most_s=most_s, reason=reason, cause=cause)
         )
 
     def paused(self, key: CooldownKey, wait_s: float, reason: str, *, fault: bool) -> Cooldown:
         """Ask something again only in a while; `fault` says that it stumbled."""
         last = self.journal.last_cooldown(key)
-        return self.set_cooldown(backoff.paused(last, key, self.now(), wait_s=wait_s, reason=reason, fault=fault))
+        return self.set_cooldown(cooldowns.paused(last, key, self.now(), wait_s=wait_s, reason=reason, fault=fault))
 
     def set_cooldown(self, cooldown: Cooldown) -> Cooldown:
         """Leave something alone for a while. One that is in force already is not written again."""

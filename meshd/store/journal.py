@@ -20,7 +20,7 @@ from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.desired import Target
 from meshd.model.machine import Machine, Phase
 from meshd.plaintext import plain
-from meshd.plan.backoff import remembered
+from meshd.plan.cooldowns import remembered
 from meshd.redaction import redact
 from meshd.store.database import JournalDatabase
 from meshd.store.events import (

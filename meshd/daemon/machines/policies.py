@@ -17,7 +17,7 @@ from meshd.model.cooldown import TRIED_ALONE, Cooldown, CooldownCause, CooldownK
 from meshd.model.desired import Desired, Target
 from meshd.model.machine import Machine, Removal
 from meshd.model.observed import Snapshot
-from meshd.plan.backoff import FORGET_AFTER_S, BootPolicy, failures_in_row, tripped
+from meshd.plan.cooldowns import FORGET_AFTER_S, BootPolicy, failures_in_row, tripped
 from meshd.plan.failure_rules import counts_in_a_row
 from meshd.plan.idle import give_back, idle_since
 from meshd.plan.placement import amount, cooldown_of, usable

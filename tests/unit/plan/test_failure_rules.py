@@ -13,7 +13,7 @@ from meshd.model.desired import Policy
 from meshd.model.machine import FailureCause, Phase
 from meshd.model.observed import Fresh
 from meshd.model.plan import AskCloud, Move, RecordPeer, Step
-from meshd.plan.backoff import failures_in_row
+from meshd.plan.cooldowns import failures_in_row
 from meshd.plan.failure_rules import RULES, Scope, cause_of_end, cause_of_words
 from meshd.plan.leaving import AGAIN_AFTER_S, MISSING_AFTER_S
 from meshd.plan.lifecycle import next_step

@@ -15,7 +15,7 @@ from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import FailureCause, Phase
 from meshd.model.observed import Fresh, TailnetView
 from meshd.model.plan import Move, RequestMachine
-from meshd.plan.backoff import BootPolicy, tripped
+from meshd.plan.cooldowns import BootPolicy, tripped
 from meshd.plan.devices import NO_IPV4, machines_without_ipv4
 from meshd.plan.plan_input import LONG_AGO
 from meshd.plan.planner import plan

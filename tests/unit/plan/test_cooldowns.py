@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.machine import Machine, Phase
-from meshd.plan.backoff import FAULTS_MOST, FORGET_AFTER_S, BootPolicy, failures_in_row, paused, refused, tripped
+from meshd.plan.cooldowns import FAULTS_MOST, FORGET_AFTER_S, BootPolicy, failures_in_row, paused, refused, tripped
 from tests.unit.worlds import NOW, ago, machine
 
 KEY = CooldownKey("offer:aws/r1a/g.1")
