@@ -60,7 +60,7 @@ def check_permissions(path: Path) -> None:
         raise MungeError(f"the munge key {path} is not a regular file")
     if mode & 0o077:
         raise MungeError(
-            f"the munge key {path} is insecure: mode {stat.S_IMODE(mode):04o} lets others at it (chmod 0400 {path})"
+            f"the munge key {path} is insecure: mode {stat.S_IMODE(mode):04o} is too open (chmod 0400 {path})"
         )
 
 

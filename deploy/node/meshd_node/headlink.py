@@ -78,7 +78,7 @@ class HeadLink:
         round_trip_s = time.monotonic() - started
         unix = answer.get("unix") if isinstance(answer, dict) else None
         if not isinstance(unix, (int, float)):
-            raise HeadUnreachable("the head told no time")
+            raise HeadUnreachable("the head sent no time")
         return round_trip_s, before + round_trip_s / 2 - float(unix)
 
     def close(self) -> None:

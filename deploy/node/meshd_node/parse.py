@@ -38,7 +38,7 @@ def slurmd_c(text: str) -> dict[str, int]:
         value = fields.get(slurms, "")
         if not value.isdigit() or (int(value) < 1):
             raise NotPossible(
-                f"slurmd -C told no usable {slurms}", "run slurmd -C on the machine and see why", "slurmd"
+                f"slurmd -C printed no usable {slurms}", "run slurmd -C on the machine and see why", "slurmd"
             )
         shape[ours] = int(value)
     return shape

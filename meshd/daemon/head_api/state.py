@@ -44,7 +44,7 @@ class HeadState:
             NotReady: there was none yet.
         """
         if self.controller.last is None:
-            raise NotReady("meshd has just started and not looked around yet", "try again in a second")
+            raise NotReady("meshd has just started and has not read its sources yet", "try again in a second")
         return self.controller.last
 
     def slurm(self) -> SlurmView | None:

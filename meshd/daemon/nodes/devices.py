@@ -83,7 +83,7 @@ class MachineDevices:
                 return  # taken while this call waited
             seen = self._tailnet.current
             if not isinstance(seen, Fresh) or not seen.value.healthy:
-                raise NotNow("the head's tailnet is not well: whether the old device is gone cannot be told")
+                raise NotNow("the head's tailnet is not well, so meshd cannot know whether the old device is gone")
             try:
                 check_new_device(record, peer, seen.value, self._machine_store.journal.machines())
             except JoinRefused as error:
@@ -137,7 +137,7 @@ class MachineDevices:
         flapping = [
             problem(
                 ProblemCode.DEVICE_FLAPPING, "error",
-                f"{name} comes with one new device after the other: meshd takes no further one today",
+                f"{name} keeps calling from new devices: meshd takes no further one today",
                 f"delete those that are not its own in the admin console; `meshctl remove {name}` gives it back",
                 machine=name,
             )

@@ -68,7 +68,7 @@ def paused(breakers: Mapping[str, Breaker], monotonic_s: float, now: datetime) -
             yield problem(
                 ProblemCode.PROVIDER_PAUSED,
                 "error",
-                f"{provider} is left alone after {breaker.failures} failed calls, and asked again {again}; the last: "
+                f"{provider} is paused after {breaker.failures} failed calls; next try {again}; the last: "
                 f"{breaker.reason}",
                 f"`meshctl doctor` asks {provider} at once, and goes on with it when it answers; meshd still gives "
                 "machines there back",

@@ -78,7 +78,7 @@ class SlurmctldUnit:
         while request.exists() or at_work.exists():
             if self._clock.monotonic_s() > end_s:
                 raise SlurmError(
-                    "slurmctld's restart was asked for, but meshd-slurmctld.path does not serve it: systemctl start it"
+                    "meshd requested a restart of slurmctld, but meshd-slurmctld.path does not serve it: start it"
                 )
             await self._clock.sleep(RESTART_LOOK_S)
 

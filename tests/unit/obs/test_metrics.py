@@ -98,9 +98,7 @@ def test_no_series_is_made_for_a_machine() -> None:
 def test_an_open_breaker_is_a_problem_and_a_metric() -> None:
     breaker = Breaker(FAILURES_MAX, "aws list: the cloud burns", COOL_DOWN_S, 100.0, 40.0)
     (problem,) = paused({"aws": breaker, "gce": Breaker()}, 104.0, NOW)
-    assert problem.text == (
-        "aws is left alone after 5 failed calls, and asked again in 6 s; the last: aws list: the cloud burns"
-    )
+    assert problem.text == "aws is paused after 5 failed calls; next try in 6 s; the last: aws list: the cloud burns"
     assert (problem.severity, problem.since) == ("error", NOW - timedelta(seconds=64))
     metrics = Metrics()
     metrics.follow(lambda: stand(breakers={"aws": breaker}))
