@@ -1,4 +1,4 @@
-"""One cluster for all scenarios of a process: its boot is the cost. Each scenario begins and ends with 0 GPUs."""
+"""One cluster for all scenarios of a process. Each scenario first clears away what the one before has left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CAN_RUN = os.geteuid() == 0 and shutil.which("systemd-nspawn") is not None
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def booted() -> AsyncIterator[Lab]:
+async def booted(request: pytest.FixtureRequest) -> AsyncIterator[Lab]:
     """The cluster, with a head on which meshd runs."""
     if not CAN_RUN:
         pytest.skip("machines need root and systemd-nspawn")
@@ -27,18 +27,18 @@ async def booted() -> AsyncIterator[Lab]:
     async with Cluster(options) as cluster:
         await cluster.bring_up_head()
         await cluster.head.run("useradd", "--create-home", USER)
-        yield Lab(cluster)
+        lab = Lab(cluster)
+        yield lab
+        # After Ctrl-C a worker of pytest-xdist has 10 s to end: all of the cluster goes, as it is.
+        if request.session.exitstatus != pytest.ExitCode.INTERRUPTED:
+            await lab.reset()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def lab(booted: Lab, request: pytest.FixtureRequest) -> AsyncIterator[Lab]:
-    """The cluster with 0 GPUs and no faults; what a failed scenario left is cleared away before the next one."""
-    if not booted.clean:
-        await booted.reset()
-    yield booted
-    # After Ctrl-C a worker of pytest-xdist has 10 s to end: all of the cluster goes, as it is.
-    if request.session.exitstatus != pytest.ExitCode.INTERRUPTED:
-        await booted.reset()
+async def lab(booted: Lab, request: pytest.FixtureRequest) -> Lab:
+    """The cluster with no jobs and no faults, and with 0 GPUs unless the test takes `any_machines`."""
+    await booted.begin(request.node.name, keep=request.node.get_closest_marker("any_machines") is not None)
+    return booted
 
 
 @pytest.fixture

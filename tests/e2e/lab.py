@@ -26,6 +26,8 @@ T = TypeVar("T")
 USER = "alice"
 SOCKET = "/run/meshd/meshd.sock"
 ANSWER_S = 20.0
+FIT_S = 20.0
+"""For the jobs of a scenario to end before its machines are taken for unfit."""
 POLL_S = 0.2
 PATIENCE_S = 120.0
 """Many times what anything here takes on a quiet machine: how long it takes is a figure, not what a test proves."""
@@ -70,8 +72,8 @@ class Lab:
         self.cluster = cluster
         self._settings = cluster.options.settings()
         self._dirty = False
-        #: Whether the last reset came to its end, and so the next scenario begins as it should.
-        self.clean = True
+        #: Whose traces are there; "" where there are none.
+        self._scenario = ""
 
     @property
     def head(self) -> Head:
@@ -112,13 +114,13 @@ class Lab:
         text = await self._asked(f"/v1/{path}")
         return None if text is None else json.loads(text)
 
-    async def _asked(self, path: str) -> str | None:
+    async def _asked(self, path: str, body: Any = None) -> str | None:
         socket = await self.head.root() / SOCKET.lstrip("/")
         connector = aiohttp.UnixConnector(path=str(socket))
         try:
             async with (
                 aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(ANSWER_S)) as session,
-                session.get(f"http://meshd{path}") as reply,
+                session.request("GET" if body is None else "POST", f"http://meshd{path}", json=body) as reply,
             ):
                 return await reply.text() if reply.ok else None
         except (aiohttp.ClientError, OSError):
@@ -313,7 +315,8 @@ class Lab:
         return (await self.head.run("systemctl", "reload", "meshd", check=False)).returncode
 
     async def enable(self, *providers: str) -> None:
-        """Let meshd rent from these clouds, from now on; it is restarted for that."""
+        """Let meshd rent from these clouds, from now on; it is restarted for that, with 0 GPUs."""
+        await self.reset()
         self.cluster.options = replace(self.cluster.options, providers=providers)
         self._settings, self._dirty = self.cluster.options.settings(), False
         for name, text in credentials(providers).items():
@@ -370,9 +373,23 @@ class Lab:
                 raise AssertionError(f"{told}\n{await self.evidence()}")
             await asyncio.sleep(POLL_S)
 
-    async def reset(self) -> None:
-        """0 GPUs, no jobs, no faults, the first settings, all services; proved from all sides."""
-        self.clean = False
+    async def begin(self, scenario: str, *, keep: bool = False) -> None:
+        """Begin a scenario, once what the one before has left is cleared away.
+
+        Args:
+            scenario: its name.
+            keep: it may begin with the machines that are there, if all of them are READY and idle.
+        """
+        await self.reset(keep=keep)
+        self._scenario = scenario
+
+    async def reset(self, *, keep: bool = False) -> None:
+        """No jobs, no faults, the first settings, all services, and 0 GPUs: proved from all sides.
+
+        Nothing happens where no scenario was begun since the last time. With `keep` machines stay if all are fit.
+        """
+        if not self._scenario:
+            return
         for cloud in self.cluster.clouds.clouds.values():
             cloud.faults.clear()
             cloud.ledger.release()
@@ -383,23 +400,51 @@ class Lab:
             await self.write_settings(self._settings)
             self._dirty = False
         await self.head.run("systemctl", "start", *SERVICES, timeout_s=60)
-        await self.scale(0)
+        if keep and await self._all_fit():
+            return
+        scale = {"pool": "h100", "gpus": 0, "reset": True}
+
+        async def taken() -> str | None:
+            return await self._asked("/v1/scale", scale)
+
+        await self.until(taken, "0 GPUs are wanted")
         await self.nothing_left()
-        self.clean = True
+        self._scenario = ""
+
+    async def _all_fit(self) -> bool:
+        """Whether all machines are READY and idle, once their jobs have ended, and nothing else is there."""
+
+        async def look() -> str | None:
+            rows = (await self.nodes()).values()
+            if any(row["phase"] != "ready" or row["unfit"] or row["provider"] != "aws" for row in rows):
+                return "unfit"
+            names = {row["machine"] for row in rows}
+            if {machine.token for machine in self.all_alive()} != names or await self.devices() != names:
+                return "strangers"
+            if await self.problems():
+                return None
+            used = {row["slot"] for row in rows}
+            slots = (await self.slots()).values()
+            well = all(slot.states == {"IDLE"} if slot.name in used else _free(slot) for slot in slots)
+            return "fit" if well else None
+
+        try:
+            return await self.until(look, "the machines are idle", FIT_S) == "fit"
+        except AssertionError:
+            return False
 
     async def nothing_left(self) -> None:
         """No machine costs money, no device is left, Slurm has free slots only."""
 
         async def look() -> bool:
-            slots = (await self.slots()).values()
             return (
                 not await self.nodes()
                 and not self.all_alive()
                 and not await self.devices()
-                and all("DOWN" in slot.states and not slot.address.startswith("100.") for slot in slots)
+                and all(map(_free, (await self.slots()).values()))
             )
 
-        await self.until(look, "nothing is left")
+        await self.until(look, f"nothing is left of {self._scenario}")
 
     async def evidence(self) -> str:
         """What to know after a failure."""
@@ -422,6 +467,10 @@ def _from_aws(words: tuple[str, ...]) -> tuple[str, ...]:
     """Lambda is cheaper and slower: it lets one launch pass every few seconds. The options before do not hold."""
     given = {"--provider", "--spread"} & set(words)
     return ("--reset", *words) if given else ("--reset", *words, "--provider", "aws")
+
+
+def _free(slot: Slot) -> bool:
+    return "DOWN" in slot.states and not slot.address.startswith("100.")
 
 
 def _slot(line: str) -> Slot:

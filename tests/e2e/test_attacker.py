@@ -37,12 +37,10 @@ async def clouds(booted: Lab) -> AsyncIterator[Lab]:
 async def nodes(clouds: Lab) -> AsyncIterator[Lab]:
     """One READY node of each of them."""
     lab = clouds
-    if not lab.clean:
-        await lab.reset()
+    await lab.begin(__name__)
     lab.room(**dict.fromkeys(CLOUDS, 1))
     assert (await lab.scale(len(CLOUDS), "--spread"))["outcome"] == "reached"
     yield lab
-    await lab.reset()
 
 
 async def as_user(lab: Lab, slot: str, given: dict[str, Any]) -> Any:
@@ -135,6 +133,7 @@ async def test_a_machine_that_left_keeps_no_secret(clouds: Lab, lab: Lab) -> Non
     assert await lab.inside(name, "sh", "-c", f"ls {' '.join(KEYS)} 2>/dev/null; true") == ""
 
 
+@pytest.mark.any_machines
 async def test_node_tokens_are_renewed_while_a_job_runs(clouds: Lab, lab: Lab) -> None:
     await lab.scale(1, "--provider", "aws")
     ((name, row),) = (await lab.nodes()).items()

@@ -66,6 +66,7 @@ async def test_kills_during_a_launch(lab: Lab, figure: Callable[[str], None]) ->
     figure(f"5 kills, {unclear} unclear answers: {MACHINES} of {MACHINES} READY after {took:.1f} s, none doubled")
 
 
+@pytest.mark.any_machines
 async def test_a_kill_while_machines_leave(lab: Lab, figure: Callable[[str], None]) -> None:
     await lab.scale(2)
     began = time.monotonic()
@@ -81,6 +82,7 @@ async def test_a_kill_while_machines_leave(lab: Lab, figure: Callable[[str], Non
     figure(f"2 machines given back over 2 kills in {time.monotonic() - began:.1f} s")
 
 
+@pytest.mark.any_machines
 async def test_the_service_manager_brings_meshd_back(lab: Lab, figure: Callable[[str], None]) -> None:
     before = await lab.meshd_pid()
     await lab.head.run("systemctl", "kill", "-s", "KILL", "meshd")

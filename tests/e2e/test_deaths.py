@@ -39,6 +39,7 @@ async def replaced(lab: Lab, dead: str, gpus: int) -> float:
     return took
 
 
+@pytest.mark.any_machines
 async def test_an_idle_machine_dies(lab: Lab, figure: Callable[[str], None]) -> None:
     await lab.scale(2)
     dead = sorted(await lab.nodes())[0]
@@ -48,6 +49,7 @@ async def test_an_idle_machine_dies(lab: Lab, figure: Callable[[str], None]) -> 
     assert len(set(said.split())) == 2
 
 
+@pytest.mark.any_machines
 async def test_a_machine_with_a_job_dies(lab: Lab, figure: Callable[[str], None]) -> None:
     await lab.scale(1)
     job = await lab.sbatch("[ ${SLURM_RESTART_COUNT:-0} -gt 0 ] || sleep 600; echo done", "--requeue")

@@ -43,6 +43,7 @@ async def nothing_wrong(lab: Lab, machine: str) -> None:
     await lab.until(heard, "nothing is wrong with it any more")
 
 
+@pytest.mark.any_machines
 async def test_a_device_deleted_under_a_step_over_two_nodes(lab: Lab, figure: Callable[[str], None]) -> None:
     """With an API credential the machine gets its address back, and no connection breaks."""
     await lab.scale(2)
@@ -87,6 +88,7 @@ async def without_api(lab: Lab) -> AsyncIterator[Lab]:
     await lab.restart_meshd()
 
 
+@pytest.mark.any_machines
 async def test_a_device_deleted_under_a_job_without_an_api(without_api: Lab, figure: Callable[[str], None]) -> None:
     """The machine has another address then: Slurm's line follows under the running job."""
     lab = without_api

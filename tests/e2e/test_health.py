@@ -18,6 +18,7 @@ async def pool_of(lab: Lab) -> Any:
     return pool
 
 
+@pytest.mark.any_machines
 async def test_an_unfit_node_is_told_diagnosed_and_replaced(lab: Lab, figure: Callable[[str], None]) -> None:
     await lab.scale(1)
     (bad,) = await lab.nodes()

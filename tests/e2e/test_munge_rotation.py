@@ -76,12 +76,12 @@ async def work_goes_on(lab: Lab, busy: dict[str, str]) -> None:
 async def busy(booted: Lab) -> AsyncIterator[dict[str, str]]:
     """Each machine with a job that runs step after step; machine by job."""
     lab = booted
+    await lab.begin(__name__, keep=True)
     await lab.scale(NODES)
     machines = {row["slot"]: row["machine"] for row in (await lab.nodes()).values()}
     jobs = [await lab.sbatch(STEPS) for _ in range(NODES)]
     yield {job: machines[await lab.running(job)] for job in jobs}
     await lab.head.run("rm", "-f", "/tmp/calls", "/tmp/end-calls")
-    await lab.reset()
 
 
 async def test_the_fleet_runs_on(booted: Lab, busy: dict[str, str], figure: Callable[[str], None]) -> None:

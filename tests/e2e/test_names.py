@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 import pytest_asyncio
@@ -66,11 +66,11 @@ scontrol show job "$SLURM_JOB_ID" | grep -o 'AllocNode:Sid=[^:]*'
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def pair(booted: Lab) -> AsyncIterator[dict[str, str]]:
+async def pair(booted: Lab) -> dict[str, str]:
     """Two machines; by slot."""
+    await booted.begin(__name__, keep=True)
     await booted.scale(2)
-    yield {slot: row["machine"] for slot, row in (await booted.by_slot()).items()}
-    await booted.reset()
+    return {slot: row["machine"] for slot, row in (await booted.by_slot()).items()}
 
 
 async def output(lab: Lab, job: str, machine: str) -> list[str]:

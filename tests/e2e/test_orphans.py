@@ -46,6 +46,7 @@ async def test_a_machine_made_by_somebody_else_with_our_tag_is_ended(lab: Lab, f
     assert "no pool needs it" in told
 
 
+@pytest.mark.any_machines
 async def test_a_lost_journal(lab: Lab, figure: Callable[[str], None]) -> None:
     await lab.timing(orphan_grace_s=GRACE_S)
     await lab.scale(2)

@@ -151,11 +151,12 @@ async def test_two_munge_keys(two_keys: Lab, figure: Callable[[str], None]) -> N
     assert "systemctl restart munge meshd" in end.failure
 
 
+@pytest.mark.any_machines
 async def test_another_key_on_the_machine(lab: Lab, figure: Callable[[str], None]) -> None:
     """Somebody changes the machine's key: the agent notices at its next start and says so; the node is not lost."""
     await lab.scale(1)
-    (name,) = await lab.nodes()
-    event = await lab.last_event()
+    ((slot, machine),) = (await lab.by_slot()).items()
+    name, event = machine["machine"], await lab.last_event()
     await lab.inside(name, "sh", "-ec", "cp -a /etc/munge/munge.key /root/k; head -c 1024 /dev/urandom >/root/new;"
                      "cat /root/new >/etc/munge/munge.key; systemctl restart munge meshd-node")  # fmt: skip
 
@@ -172,4 +173,4 @@ async def test_another_key_on_the_machine(lab: Lab, figure: Callable[[str], None
         return row["phase"] == "ready" and name not in await lab.problems()
 
     await lab.until(works, "its munge is proved again")
-    assert await lab.srun("-N1", "printenv", "SLURMD_NODENAME") == "h100-1"
+    assert await lab.srun("-N1", "printenv", "SLURMD_NODENAME") == slot

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 import pytest_asyncio
@@ -55,13 +55,13 @@ class Working:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def working(booted: Lab) -> AsyncIterator[Working]:
+async def working(booted: Lab) -> Working:
     lab = booted
+    await lab.begin(__name__, keep=True)
     await lab.scale(2)
     job = await lab.sbatch(WAIT_FOR_WORD)
     slot = await lab.running(job)
-    yield Working(lab, job, slot, {row["slot"]: row["machine"] for row in (await lab.nodes()).values()})
-    await lab.reset()
+    return Working(lab, job, slot, {row["slot"]: row["machine"] for row in (await lab.nodes()).values()})
 
 
 async def fresh_beats(working: Working, began: float) -> bool:

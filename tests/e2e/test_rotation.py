@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -155,10 +155,10 @@ class Work:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def nodes(booted: Lab) -> AsyncIterator[Lab]:
+async def nodes(booted: Lab) -> Lab:
+    await booted.begin(__name__, keep=True)
     await booted.scale(NODES)
-    yield booted
-    await booted.reset()
+    return booted
 
 
 async def boot_of(lab: Lab, machine: str) -> str:

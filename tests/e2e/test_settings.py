@@ -12,6 +12,7 @@ from tests.e2e.lab import USER, Lab
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 
+@pytest.mark.any_machines
 async def test_a_reload_with_wrong_settings_keeps_the_old_ones(lab: Lab) -> None:
     await lab.scale(1)
     (row,) = (await lab.nodes()).values()
@@ -42,6 +43,7 @@ async def test_a_reload_with_wrong_settings_keeps_the_old_ones(lab: Lab) -> None
     assert (await lab.meshctl("config", "check")).returncode == 0
 
 
+@pytest.mark.any_machines
 async def test_toml_that_is_none(lab: Lab) -> None:
     assert await lab.write_settings("[cluster\n") != 0
     checked = await lab.meshctl("config", "check", "-o", "json")
@@ -74,6 +76,7 @@ async def test_an_ordinary_user_may_look_and_not_change(lab: Lab) -> None:
         await lab.head.run("gpasswd", "--delete", USER, "meshd")
 
 
+@pytest.mark.any_machines
 async def test_a_faulty_credential_turns_its_provider_off_and_nothing_else(lab: Lab) -> None:
     home = "/etc/meshd/credentials/lambda"
     providers = lab.cluster.options.providers

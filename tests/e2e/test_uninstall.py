@@ -12,6 +12,7 @@ from tests.e2e.lab import Lab
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 
+@pytest.mark.any_machines
 async def test_meshd_stays_while_machines_are_rented(lab: Lab, figure: Callable[[str], None]) -> None:
     await lab.scale(2)
     done = await lab.head.run(f"{SOURCE}/deploy/head/install", "--uninstall", check=False)
