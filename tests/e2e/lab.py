@@ -26,7 +26,7 @@ T = TypeVar("T")
 USER = "alice"
 SOCKET = "/run/meshd/meshd.sock"
 ANSWER_S = 20.0
-FIT_S = 20.0
+FIT_S = 10.0
 """For the jobs of a scenario to end before its machines are taken for unfit."""
 POLL_S = 0.2
 PATIENCE_S = 120.0
@@ -101,6 +101,23 @@ class Lab:
         if result.returncode != expect:
             raise AssertionError(f"{' '.join(words)}: {result.returncode}\n{_output(result)}\n{await self.evidence()}")
         return json.loads(result.stdout)
+
+    async def have(self, gpus: int) -> None:
+        """What a scenario begins with: so many machines of aws, READY, and no other."""
+        await self._target(gpus)
+
+        async def there() -> bool:
+            return [row["phase"] for row in (await self.nodes()).values()] == ["ready"] * gpus
+
+        await self.until(there, f"{gpus} machines are ready")
+
+    async def _target(self, gpus: int) -> None:
+        target = {"pool": "h100", "gpus": gpus, "provider": "aws", "reset": True}
+
+        async def taken() -> str | None:
+            return await self._asked("/v1/scale", target)
+
+        await self.until(taken, f"{gpus} GPUs are wanted")
 
     async def want(self, gpus: int, *more: str) -> Any:
         """`meshctl scale` without waiting."""
@@ -402,21 +419,16 @@ class Lab:
         await self.head.run("systemctl", "start", *SERVICES, timeout_s=60)
         if keep and await self._all_fit():
             return
-        scale = {"pool": "h100", "gpus": 0, "reset": True}
-
-        async def taken() -> str | None:
-            return await self._asked("/v1/scale", scale)
-
-        await self.until(taken, "0 GPUs are wanted")
+        await self._target(0)
         await self.nothing_left()
         self._scenario = ""
 
     async def _all_fit(self) -> bool:
-        """Whether all machines are READY and idle, once their jobs have ended, and nothing else is there."""
+        """Whether there are machines, all of them READY and idle once their jobs have ended, and nothing else."""
 
         async def look() -> str | None:
             rows = (await self.nodes()).values()
-            if any(row["phase"] != "ready" or row["unfit"] or row["provider"] != "aws" for row in rows):
+            if not rows or any(row["phase"] != "ready" or row["unfit"] or row["provider"] != "aws" for row in rows):
                 return "unfit"
             names = {row["machine"] for row in rows}
             if {machine.token for machine in self.all_alive()} != names or await self.devices() != names:

@@ -121,7 +121,7 @@ async def test_after_a_reboot_the_metadata_service_is_closed_before_jobs_come(no
 
 async def test_a_machine_that_left_keeps_no_secret(clouds: Lab, lab: Lab) -> None:
     lab.fault(CloudFault(FaultKind.NEVER_ENDS, "launch"), "aws")
-    await lab.scale(1, "--provider", "aws")
+    await lab.have(1)
     ((name, _),) = (await lab.nodes()).items()
     assert await lab.inside(name, "ls", *KEYS)
     await lab.ask("remove", name, "--yes")
@@ -135,7 +135,7 @@ async def test_a_machine_that_left_keeps_no_secret(clouds: Lab, lab: Lab) -> Non
 
 @pytest.mark.any_machines
 async def test_node_tokens_are_renewed_while_a_job_runs(clouds: Lab, lab: Lab) -> None:
-    await lab.scale(1, "--provider", "aws")
+    await lab.have(1)
     ((name, row),) = (await lab.nodes()).items()
     before = await lab.inside(name, "cat", KEYS[1])
     job = await lab.sbatch(WAIT_FOR_WORD)

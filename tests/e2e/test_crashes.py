@@ -68,7 +68,7 @@ async def test_kills_during_a_launch(lab: Lab, figure: Callable[[str], None]) ->
 
 @pytest.mark.any_machines
 async def test_a_kill_while_machines_leave(lab: Lab, figure: Callable[[str], None]) -> None:
-    await lab.scale(2)
+    await lab.have(2)
     began = time.monotonic()
     await lab.want(0)
     await lab.kill_meshd()

@@ -41,7 +41,7 @@ async def replaced(lab: Lab, dead: str, gpus: int) -> float:
 
 @pytest.mark.any_machines
 async def test_an_idle_machine_dies(lab: Lab, figure: Callable[[str], None]) -> None:
-    await lab.scale(2)
+    await lab.have(2)
     dead = sorted(await lab.nodes())[0]
     lab.die(dead)
     figure(f"replaced in {await replaced(lab, dead, 2):.1f} s")
@@ -51,7 +51,7 @@ async def test_an_idle_machine_dies(lab: Lab, figure: Callable[[str], None]) -> 
 
 @pytest.mark.any_machines
 async def test_a_machine_with_a_job_dies(lab: Lab, figure: Callable[[str], None]) -> None:
-    await lab.scale(1)
+    await lab.have(1)
     job = await lab.sbatch("[ ${SLURM_RESTART_COUNT:-0} -gt 0 ] || sleep 600; echo done", "--requeue")
     slot = await lab.running(job)
     dead = (await lab.by_slot())[slot]["machine"]

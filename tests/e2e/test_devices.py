@@ -46,7 +46,7 @@ async def nothing_wrong(lab: Lab, machine: str) -> None:
 @pytest.mark.any_machines
 async def test_a_device_deleted_under_a_step_over_two_nodes(lab: Lab, figure: Callable[[str], None]) -> None:
     """With an API credential the machine gets its address back, and no connection breaks."""
-    await lab.scale(2)
+    await lab.have(2)
     before = await lab.by_slot()
     job = await lab.sbatch(f"srun sh -c '{WAIT_FOR_WORD}'", "-N2", "--gpus=2")
     await lab.running(job)
@@ -92,7 +92,7 @@ async def without_api(lab: Lab) -> AsyncIterator[Lab]:
 async def test_a_device_deleted_under_a_job_without_an_api(without_api: Lab, figure: Callable[[str], None]) -> None:
     """The machine has another address then: Slurm's line follows under the running job."""
     lab = without_api
-    await lab.scale(2)
+    await lab.have(2)
     before = await lab.by_slot()
     job = await lab.sbatch(WAIT_FOR_WORD)
     slot = await lab.running(job)

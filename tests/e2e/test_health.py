@@ -20,7 +20,7 @@ async def pool_of(lab: Lab) -> Any:
 
 @pytest.mark.any_machines
 async def test_an_unfit_node_is_told_diagnosed_and_replaced(lab: Lab, figure: Callable[[str], None]) -> None:
-    await lab.scale(1)
+    await lab.have(1)
     (bad,) = await lab.nodes()
     (slot,) = await lab.by_slot()
     assert (await pool_of(lab))["ready_gpus"] == 1

@@ -16,7 +16,7 @@ WAIT_FOR_WORD = "echo begun >/tmp/job-$SLURM_JOB_ID; until [ -e /tmp/end-$SLURM_
 
 @pytest.mark.any_machines
 async def test_a_working_node_is_waited_for(lab: Lab, figure: Callable[[str], None]) -> None:
-    await lab.scale(2)
+    await lab.have(2)
     # The machine goes with its job, so what the job wrote is read before its end.
     job = await lab.sbatch(f"{WAIT_FOR_WORD}; until [ -e /tmp/read-$SLURM_JOB_ID ]; do sleep 0.2; done")
     slot = await lab.running(job)
@@ -57,7 +57,7 @@ async def test_a_working_node_is_waited_for(lab: Lab, figure: Callable[[str], No
 
 @pytest.mark.any_machines
 async def test_a_wish_that_comes_back_keeps_the_node(lab: Lab, figure: Callable[[str], None]) -> None:
-    await lab.scale(1)
+    await lab.have(1)
     ever = len(lab.ledger())
     (name,) = await lab.nodes()
     job = await lab.sbatch(WAIT_FOR_WORD)

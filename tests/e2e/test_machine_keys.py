@@ -112,7 +112,7 @@ async def test_from_launch_to_the_end(mine: Lab, figure: Callable[[str], None]) 
     assert not set(spares.values()) & set(exchanged.values()), "a rotation exchanges them"
     assert len(await lab.joined_slots()) == 2
 
-    await lab.scale(0)
+    await lab.have(0)
     await lab.nothing_left()
     await none_lives(lab)
     text = await lab.head.shell("cat /var/lib/meshd/journal.db* | grep -c tskey-auth || true")
@@ -125,7 +125,7 @@ async def test_a_device_deleted_under_a_job(mine: Lab, figure: Callable[[str], N
     That it does so again and again is proved with the same tailscaled and control in tests/integration/test_devices.py.
     """
     lab = mine
-    await lab.scale(1, "--provider", "aws")
+    await lab.have(1)
     ((slot, row),) = (await lab.by_slot()).items()
     machine, address = row["machine"], row["address"]
     job = await lab.sbatch(WAIT_FOR_WORD)
@@ -149,7 +149,7 @@ async def test_a_device_deleted_under_a_job(mine: Lab, figure: Callable[[str], N
     await lab.inside(machine, "touch", f"/tmp/end-{job}")
     await completed(lab, job)
     assert await lab.reconfigures() == reconfigures, "nothing has changed for Slurm"
-    await lab.scale(0)
+    await lab.have(0)
     await lab.nothing_left()
     await none_lives(lab)
 
@@ -167,7 +167,7 @@ async def test_what_faults_leave_behind_is_dead_too(mine: Lab) -> None:
     await lab.until(one_boots, "a machine was made")
     await lab.kill_meshd()
     await lab.ready(2)
-    await lab.scale(0)
+    await lab.have(0)
     await lab.nothing_left()
     await none_lives(lab)
 

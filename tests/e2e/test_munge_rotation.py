@@ -77,7 +77,7 @@ async def busy(booted: Lab) -> AsyncIterator[dict[str, str]]:
     """Each machine with a job that runs step after step; machine by job."""
     lab = booted
     await lab.begin(__name__, keep=True)
-    await lab.scale(NODES)
+    await lab.have(NODES)
     machines = {row["slot"]: row["machine"] for row in (await lab.nodes()).values()}
     jobs = [await lab.sbatch(STEPS) for _ in range(NODES)]
     yield {job: machines[await lab.running(job)] for job in jobs}
@@ -151,7 +151,7 @@ async def test_meshd_is_killed_at_the_moment_and_a_machine_joins_later(booted: L
     for job in busy:
         assert (await lab.job(job))["JobState"] == "RUNNING"
     # Without a restart of meshd, a machine that joins now gets the key of now.
-    await lab.scale(NODES + 1)
+    await lab.have(NODES + 1)
     (newcomer,) = {row["machine"] for row in (await lab.nodes()).values()} - set(busy.values())
     assert await key_of(lab, newcomer) == view["new"]
 

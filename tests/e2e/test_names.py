@@ -69,7 +69,7 @@ scontrol show job "$SLURM_JOB_ID" | grep -o 'AllocNode:Sid=[^:]*'
 async def pair(booted: Lab) -> dict[str, str]:
     """Two machines; by slot."""
     await booted.begin(__name__, keep=True)
-    await booted.scale(2)
+    await booted.have(2)
     return {slot: row["machine"] for slot, row in (await booted.by_slot()).items()}
 
 
@@ -165,6 +165,6 @@ async def test_the_head_s_file_is_as_it_was_when_the_nodes_are_gone(booted: Lab,
         return await lab.head.shell("cat /etc/hosts") == with_names
 
     await lab.until(put_back, "the names are there again")
-    await lab.scale(0)
+    await lab.have(0)
     await lab.until(removed, "the names went with the nodes")
     assert await lab.head.shell("cat /etc/hosts") == without

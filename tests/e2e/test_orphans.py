@@ -49,7 +49,7 @@ async def test_a_machine_made_by_somebody_else_with_our_tag_is_ended(lab: Lab, f
 @pytest.mark.any_machines
 async def test_a_lost_journal(lab: Lab, figure: Callable[[str], None]) -> None:
     await lab.timing(orphan_grace_s=GRACE_S)
-    await lab.scale(2)
+    await lab.have(2)
     before = await lab.by_slot()
     job = await lab.sbatch(WAIT_FOR_WORD)
     slot = await lab.running(job)

@@ -154,7 +154,7 @@ async def test_two_munge_keys(two_keys: Lab, figure: Callable[[str], None]) -> N
 @pytest.mark.any_machines
 async def test_another_key_on_the_machine(lab: Lab, figure: Callable[[str], None]) -> None:
     """Somebody changes the machine's key: the agent notices at its next start and says so; the node is not lost."""
-    await lab.scale(1)
+    await lab.have(1)
     ((slot, machine),) = (await lab.by_slot()).items()
     name, event = machine["machine"], await lab.last_event()
     await lab.inside(name, "sh", "-ec", "cp -a /etc/munge/munge.key /root/k; head -c 1024 /dev/urandom >/root/new;"

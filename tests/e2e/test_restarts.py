@@ -58,7 +58,7 @@ class Working:
 async def working(booted: Lab) -> Working:
     lab = booted
     await lab.begin(__name__, keep=True)
-    await lab.scale(2)
+    await lab.have(2)
     job = await lab.sbatch(WAIT_FOR_WORD)
     slot = await lab.running(job)
     return Working(lab, job, slot, {row["slot"]: row["machine"] for row in (await lab.nodes()).values()})

@@ -157,7 +157,7 @@ class Work:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def nodes(booted: Lab) -> Lab:
     await booted.begin(__name__, keep=True)
-    await booted.scale(NODES)
+    await booted.have(NODES)
     return booted
 
 

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest
 
 @pytest.mark.any_machines
 async def test_a_reload_with_wrong_settings_keeps_the_old_ones(lab: Lab) -> None:
-    await lab.scale(1)
+    await lab.have(1)
     (row,) = (await lab.nodes()).values()
     good = lab.settings_with()
     wrong = good.replace("max_nodes = 8", "max_nodes = -8").replace("[timing]", "[timing]\ntick_intervall_s = 3")

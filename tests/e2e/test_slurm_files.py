@@ -27,12 +27,12 @@ async def no_problems(lab: Lab) -> None:
 
 @pytest.mark.any_machines
 async def test_garbage_in_nodes_conf(lab: Lab, figure: Callable[[str], None]) -> None:
-    await lab.scale(1)
+    await lab.have(1)
     job = await lab.sbatch(WAIT_FOR_WORD)
     busy = (await lab.by_slot())[await lab.running(job)]["machine"]
     await lab.head.shell(f"printf 'NodeName=h100-[1-\\n<<<<<<< HEAD\\n' >>{FILES}/nodes.conf")
 
-    await lab.scale(2)
+    await lab.have(2)
     told = await lab.problems()
     figure(f"told: {told}")
     assert "edited by hand" in told
@@ -51,7 +51,7 @@ async def test_garbage_in_nodes_conf(lab: Lab, figure: Callable[[str], None]) ->
 @pytest_asyncio.fixture(loop_scope="session")
 async def full_disk(lab: Lab) -> AsyncIterator[Lab]:
     """The directory of Slurm's files lies on a disk that is full."""
-    await lab.scale(1)
+    await lab.have(1)
     await lab.head.shell(
         f"cp -a {FILES} /root/slurm-files; mount -t tmpfs -o size=64k,mode=0755 none {FILES};"
         f"cp -a /root/slurm-files/. {FILES}/; cat /dev/zero >{FILES}/ballast 2>/dev/null || true"
@@ -76,7 +76,7 @@ print(f"{time.monotonic() - began:.3f}")
 
 @pytest.mark.any_machines
 async def test_root_owns_what_its_tools_read(lab: Lab, figure: Callable[[str], None]) -> None:
-    await lab.scale(1)
+    await lab.have(1)
     shown = await lab.head.shell(f"stat -c '%U %a %n' {FILES} {FILES}/nodes.conf {FILES}/gres.conf")
     assert shown.splitlines() == [f"root 755 {FILES}", f"root 644 {FILES}/nodes.conf", f"root 644 {FILES}/gres.conf"]
     before = await lab.head.shell(f"cat {FILES}/nodes.conf")
@@ -95,7 +95,7 @@ async def test_root_owns_what_its_tools_read(lab: Lab, figure: Callable[[str], N
     units = "meshd-slurm.path meshd-hosts.path meshd-munge.path meshd-slurmctld.path"
     shown = await lab.head.shell(f"systemctl is-active {units}")
     assert shown.split() == ["active"] * 4
-    await lab.scale(2)
+    await lab.have(2)
 
 
 @pytest.mark.any_machines
@@ -126,7 +126,7 @@ async def test_a_full_disk(full_disk: Lab, figure: Callable[[str], None]) -> Non
 @pytest.mark.any_machines
 async def test_an_upgrade_keeps_all_nodes(lab: Lab) -> None:
     """As an older meshd left it: the files are SlurmUser's, and the links lead there. Root takes them over."""
-    await lab.scale(2)
+    await lab.have(2)
     job = await lab.sbatch(WAIT_FOR_WORD)
     busy = (await lab.by_slot())[await lab.running(job)]["machine"]
     nodes = await lab.head.shell(f"cat {FILES}/nodes.conf")
@@ -145,6 +145,6 @@ async def test_an_upgrade_keeps_all_nodes(lab: Lab) -> None:
     assert (await lab.job(job))["JobState"] == "RUNNING"
     await lab.inside(busy, "touch", f"/tmp/end-{job}")
     assert (await lab.completed(job))["Restarts"] == "0"
-    await lab.scale(3)
+    await lab.have(3)
     await no_problems(lab)
     assert (await lab.head.run("test", "-e", f"{OWN}/nodes.conf", check=False)).returncode == 1

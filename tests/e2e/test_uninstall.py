@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest
 
 @pytest.mark.any_machines
 async def test_meshd_stays_while_machines_are_rented(lab: Lab, figure: Callable[[str], None]) -> None:
-    await lab.scale(2)
+    await lab.have(2)
     done = await lab.head.run(f"{SOURCE}/deploy/head/install", "--uninstall", check=False)
     figure(f"told: {done.text} {done.stderr.decode().strip()}")
     assert done.returncode == 1
@@ -22,4 +22,4 @@ async def test_meshd_stays_while_machines_are_rented(lab: Lab, figure: Callable[
     for machine in await lab.nodes():
         assert machine in done.text
     assert (await lab.head.run("systemctl", "is-active", "meshd", "meshd-slurm.path")).text.split() == ["active"] * 2
-    await lab.scale(0)
+    await lab.have(0)
