@@ -47,6 +47,12 @@ QUICK = {
 }
 """The clouds here answer at once, so what waits for a slow one need not wait long."""
 
+WAIT_FOR_WORD = "echo begun >/tmp/job-$SLURM_JOB_ID; until [ -e /tmp/end-$SLURM_JOB_ID ]; do sleep 0.2; done; echo done"
+"""A job that runs until its node has that file."""
+
+GPU = re.compile(r"GPU 0: NVIDIA \S+.* \(UUID: (GPU-[-0-9a-f]+)\)")
+"""A line of `nvidia-smi -L`, and the UUID in it."""
+
 SLURM = "SchedulerParameters=batch_sched_delay=0,sched_interval=5\n"
 """A job starts when it is submitted, rather than up to 3 s later; and slurmctld looks again after 5 s, not 60."""
 

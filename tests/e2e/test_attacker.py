@@ -13,8 +13,7 @@ import pytest
 import pytest_asyncio
 
 from meshd.contract.faults import CloudFault, FaultKind
-from tests.e2e.lab import USER, Lab
-from tests.e2e.test_jobs import WAIT_FOR_WORD
+from tests.e2e.lab import USER, WAIT_FOR_WORD, Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 

@@ -7,11 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.lab import Lab
+from tests.e2e.lab import WAIT_FOR_WORD, Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
-
-WAIT_FOR_WORD = "echo begun >/tmp/job-$SLURM_JOB_ID; until [ -e /tmp/end-$SLURM_JOB_ID ]; do sleep 0.2; done; echo done"
 
 
 @pytest.mark.any_machines

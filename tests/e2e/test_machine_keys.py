@@ -12,9 +12,8 @@ import pytest
 import pytest_asyncio
 
 from meshd.contract.faults import CloudFault, FaultKind, When
-from tests.e2e.lab import Lab
-from tests.e2e.test_devices import completed, device_events, nothing_wrong, told
-from tests.e2e.test_jobs import WAIT_FOR_WORD
+from tests.e2e.deleted_device import completed, device_events, nothing_wrong, told
+from tests.e2e.lab import WAIT_FOR_WORD, Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 

@@ -9,8 +9,7 @@ import pytest
 
 from deploy.sandbox.network import GATEWAY
 from deploy.sandbox.vendors import VENDORS
-from tests.e2e.lab import Lab
-from tests.e2e.test_jobs import WAIT_FOR_WORD
+from tests.e2e.lab import WAIT_FOR_WORD, Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 

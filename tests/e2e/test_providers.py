@@ -14,8 +14,7 @@ from deploy.sandbox.clouds.ledger import RentedMachine
 from deploy.sandbox.demo.report import rungs
 from deploy.sandbox.vendors import VENDORS
 from meshd.contract.faults import CloudFault, FaultKind, When
-from tests.e2e.lab import Lab
-from tests.e2e.test_scale import GPU
+from tests.e2e.lab import GPU, Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 

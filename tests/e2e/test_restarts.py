@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 import pytest_asyncio
 
-from tests.e2e.lab import Lab
-from tests.e2e.test_jobs import WAIT_FOR_WORD
+from tests.e2e.lab import WAIT_FOR_WORD, Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 

@@ -19,8 +19,7 @@ import pytest_asyncio
 
 from deploy.sandbox.hypervisor import MachineSpec
 from deploy.sandbox.tailnet import CONTROL_URL
-from tests.e2e.lab import USER, Lab
-from tests.e2e.test_jobs import WAIT_FOR_WORD
+from tests.e2e.lab import USER, WAIT_FOR_WORD, Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.lab import Lab
+from tests.e2e.lab import GPU, Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
@@ -17,7 +16,6 @@ METRICS = (
     'meshd_provider_calls_total{operation="launch",outcome="ok",provider="aws"}',
     'meshd_provider_breaker_open{provider="aws"} 0.0',
 )
-GPU = re.compile(r"GPU 0: NVIDIA \S+.* \(UUID: (GPU-[-0-9a-f]+)\)")
 
 
 async def test_a_burst_is_few_reconfigures(lab: Lab, figure: Callable[[str], None]) -> None:
