@@ -216,3 +216,20 @@ def test_the_commands_that_look_do_run(head: SimHead, served: SimHead, meshctl: 
                 assert "Usage:" not in found.err, (code, found)
                 ran += 1
     assert ran >= 6
+
+
+def meshctl_in_documents() -> dict[str, str]:
+    """Commands of meshctl between backticks in the documents, with the file of one place."""
+    found = {}
+    for file in [*ROOT.glob("docs/*.md"), ROOT / "README.md"]:
+        for code in re.findall(r"(?<!`)`(?:sudo )?meshctl ([a-z][^`\n]*)`(?!`)", file.read_text("utf-8")):
+            found[re.split(r" *[|;&]", code)[0].strip()] = file.name
+    return found
+
+
+@pytest.mark.parametrize("code", sorted(meshctl_in_documents()))
+def test_a_command_of_meshctl_in_the_documents_can_be_typed(code: str) -> None:
+    """A bare name, such as `meshctl drain`, may lack its arguments."""
+    words = [str(ROOT) if word == "DIR" else word for word in meant(shlex.split(code))]
+    fault = fault_of_meshctl(words)
+    assert fault == "" or fault.startswith("Missing "), f"{meshctl_in_documents()[code]}: `meshctl {code}`: {fault}"
