@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from deploy.node.meshd_node.login import asked, zombie
+from deploy.node.meshd_node.login import login_wanted, refused_login
 from meshd.bootstrap.stage1 import Stage1
 from meshd.runtime.clock import SystemClock
 from meshd.tailnet.admin import TailscaleAdmin
@@ -220,7 +220,7 @@ async def test_a_zombie(boots: Boots) -> None:
     """Somebody's own boot script has handed the dead key over before."""
     async with joined(boots) as secret:
         await boots.lab.up_refused(NAME, f"--auth-key={secret}", *SETTINGS.split())
-        await boots.until(lambda status: "invalid key" in zombie(status) and status["BackendState"] == "Running")
+        await boots.until(lambda status: "invalid key" in refused_login(status) and status["BackendState"] == "Running")
         code, said = await boots.stage1(secret)
         assert code == 0, said
         assert boots.calls() == [f"up --auth-key=file:/dev/null {SETTINGS}"]
@@ -232,7 +232,7 @@ async def test_an_expired_node_key(boots: Boots) -> None:
         device, _, _ = await boots.device()
         await boots.lab.api("POST", f"device/{device}/expire")
         await boots.restart()
-        await boots.until(lambda status: status["BackendState"] == "NeedsLogin" and asked(status))
+        await boots.until(lambda status: status["BackendState"] == "NeedsLogin" and login_wanted(status))
         _, new = await boots.mint()
         Path(boots.key).write_text(new + "\n")
         assert await boots.stage1(secret) == (0, "")

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 from deploy.node.meshd_node.commands import carry_out
 from deploy.node.meshd_node.files import sha256_of
-from deploy.node.meshd_node.login import DELETED, RECOVER_S, SILENT, ailment, online
+from deploy.node.meshd_node.login import DELETED, RECOVER_S, SILENT, login_fault, online
 from deploy.node.meshd_node.login_watch import LOOK_S, PAUSE_MAX_S, SILENT_S, LoginWatch
 from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
@@ -86,8 +86,8 @@ class Machine:
             self.now_s += await asyncio.to_thread(self.watch.look)
 
     async def until(self, wanted: str) -> None:
-        """Wait until its login has this ailment."""
-        await until(self.status, lambda status: ailment(status) == wanted, f"its login has: {wanted}")
+        """Wait until its login has this fault."""
+        await until(self.status, lambda status: login_fault(status) == wanted, f"its login has: {wanted}")
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ async def test_a_new_login_keeps_device_and_address(lab: Any, admin: TailscaleAd
     agent.store(secret.get_secret_value())
 
     done = await agent.reauth("r1-1")
-    sys.stderr.write(f"login anew: {done['gap_s']} s\n")
+    sys.stderr.write(f"new login: {done['gap_s']} s\n")
     assert done["address"] == before[1] and done["node_key"] not in ("", device.node_key)
     assert await healthy(agent) == before
     (after,) = await admin.list_devices()

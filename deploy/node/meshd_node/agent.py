@@ -1,4 +1,4 @@
-"""The loop: join once, configure after each start, then one outbound long poll for ever."""
+"""The agent's loop: join once, configure after each start, then long polls to the head until the machine ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SKEW_SAMPLES = 3
 
 
 class Stopped(BaseException):
-    """systemd stops the agent: the machine may be going down."""
+    """systemd stops the agent: the machine may be shutting down."""
 
 
 def _stop(_number: int, _frame: object) -> None:
@@ -41,20 +41,20 @@ def _stop(_number: int, _frame: object) -> None:
 
 
 def reboots(systemctl: str) -> bool:
-    """The machine goes down, and comes back. Raises ToolMissing and ToolTimeout."""
+    """Whether the machine is rebooting. Raises ToolMissing and ToolTimeout."""
     jobs = run([systemctl, "list-jobs", "--no-legend"], REBOOT_ASK_S, check=False).stdout
     return any(f"{kind}.target" in jobs for kind in ("reboot", "soft-reboot", "kexec"))
 
 
 class Agent:
-    """Everything between the machine and the head.
+    """Connects the machine with the head.
 
     Args:
         node: the machine.
-        link: the line to the head.
-        token: join token, used until the head has accepted this machine; afterwards the node token is.
-        dead_man_s: until the head tells its own.
-        refused_pause_s: between two tries after a refusal.
+        link: to the head.
+        token: the join token, until the head has accepted this machine; then the agent uses its node token.
+        dead_man_s: the dead-man limit until the head sends one.
+        refused_pause_s: pause after a refusal.
     """
 
     def __init__(self, node: Node, link: HeadLink, token: str, dead_man_s: float, refused_pause_s: float) -> None:
@@ -67,7 +67,7 @@ class Agent:
         self._rejoin = not node.state.joined
         self._results: list[dict[str, Any]] = []
         self._problem = ""
-        self._told = ""
+        self._last_said = ""
         self._forgot = False
         self._trouble = Trouble(link, lambda: node.state.node_token or self._token)
         self._metadata = MetadataGuard(node)
@@ -75,7 +75,7 @@ class Agent:
         node.clock_skew_s = lambda: link.clock_skew_s(SKEW_SAMPLES)
 
     def run(self) -> int:
-        """Serve until the dead-man switch ends the machine; the process's exit code."""
+        """Run until the dead-man switch ends the machine. Returns the exit code."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _stop)
         self._node.load.start()
@@ -94,20 +94,20 @@ class Agent:
             try:
                 self._step()
                 backoff.reset()
-                self._told = ""
+                self._last_said = ""
             except HeadRefused as error:
                 if error.status == 401 and self._node.state.joined:
-                    # the head does not know us: its journal was lost, or is older than our joining
+                    # the head does not know this machine: its journal was lost, or is older than the join
                     self._rejoin = True
                 pause_s = self._refused_pause_s if error.fatal else min(self._refused_pause_s, 1 + backoff.next_s())
-                self._tell(f"the head refused: {error}", urgent=True)
+                self._say_once(f"the head refused: {error}", urgent=True)
             except HeadUnreachable as error:
                 pause_s = backoff.next_s()
-                self._tell(str(error))
+                self._say_once(str(error))
             except (NodeError, OSError) as error:
                 pause_s = backoff.next_s()
                 self._problem = str(error)
-                self._tell(str(error), urgent=isinstance(error, NotPossible))
+                self._say_once(str(error), urgent=isinstance(error, NotPossible))
                 self._report_problem(error)
             if self._dead_man.left_s() <= 0 and not look(self._node.paths.proc).jobs:
                 return self._end()
@@ -116,7 +116,7 @@ class Agent:
     def _step(self) -> None:
         node = self._node
         if self._rejoin:
-            join(node, self._link, self._token, self._trouble.tell)
+            join(node, self._link, self._token, self._trouble.report)
             self._dead_man.limit_s = node.state.dead_man_s
             self._dead_man.contact()
             self._rejoin = False
@@ -129,7 +129,7 @@ class Agent:
             self._metadata.wait()  # before slurmd, and so before any user's job
             if node.state.slurmd_wanted and not node.slurmd.alive():
                 node.slurmd.start()
-        self._problem = ""  # it got here: what failed before is over
+        self._problem = ""  # all steps worked: no earlier failure is left
         self._poll(node.state.poll_hold_s)
 
     def _poll(self, hold_s: float, phase: str = "") -> None:
@@ -153,13 +153,13 @@ class Agent:
             answer = self._link.call("POST", "/v1/poll", node.state.node_token, body, hold_s + POLL_SLACK_S)
         except HeadRefused as error:
             if error.status in (400, 413):
-                # something in the results is not taken: the next poll tells only how they ended
+                # the head refuses a result: send only how each command ended with the next poll
                 self._results = [{**one, "detail": str(one["detail"])[:400], "data": {}} for one in self._results]
             raise
         self._dead_man.contact()
         self._forget_join_token()
         self._results = []
-        self._login.told(len(notices))
+        self._login.drop_notices(len(notices))
         found = answer.get("commands") if isinstance(answer, dict) else None
         for command in found if isinstance(found, list) else ():
             if isinstance(command, dict):
@@ -168,10 +168,10 @@ class Agent:
             node.munge_changed = self._configured = False
 
     def _forget_join_token(self) -> None:
-        """It opens nothing any more, and is of no use here; nor are the copies of stage 1, which each boot may make."""
+        """Erase the spent join token, and the copies of stage 1 that each boot may make."""
         if not self._forgot:
             self._forgot = True
-            erase.spent_copies(self._node.paths)
+            erase.erase_stage1_copies(self._node.paths)
         if self._token:
             self._token = ""
             config = read_json(self._node.paths.join_file)
@@ -187,29 +187,29 @@ class Agent:
         return "serving" if state.slurmd_wanted else "ready"
 
     def _report_problem(self, error: BaseException) -> None:
-        """Let the head know why it does not go on, and take commands meanwhile: a new munge key may be the cure."""
+        """Report to the head what failed, and accept commands meanwhile: a new munge key may be the cure."""
         if not self._node.state.joined or self._rejoin:
-            self._trouble.tell(stage_of(error), str(error))
+            self._trouble.report(stage_of(error), str(error))
             return
         try:
             self._poll(PROBLEM_HOLD_S)
         except (NodeError, OSError) as second:
-            self._tell(str(second))
+            self._say_once(str(second))
 
-    def _tell(self, text: str, urgent: bool = False) -> None:
-        """Say it once, not at each try."""
-        if text != self._told:
-            self._told = text
+    def _say_once(self, text: str, urgent: bool = False) -> None:
+        """Log a text once, not at each try."""
+        if text != self._last_said:
+            self._last_said = text
             say(text, urgent)
 
     def _say_goodbye(self) -> None:
-        """The head waits longer for a machine that reboots than for one that is lost."""
+        """Report a reboot: the head waits longer for a rebooting machine than for a lost one."""
         try:
             if self._node.systemd and self._node.state.joined and reboots(self._node.systemctl):
                 self._link.close()
                 self._poll(0.0, "rebooting")
         except (NodeError, OSError) as error:
-            say(f"the head was not told of the reboot: {error}")
+            say(f"the reboot was not reported to the head: {error}")
 
     def _end(self) -> int:
         minutes = self._dead_man.limit_s / 60

@@ -1,4 +1,4 @@
-"""Pauses between tries: they double and are spread, so that a fleet does not come back as one."""
+"""Exponential backoff with jitter, so that a fleet does not retry at the same moment."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 
 DOUBLINGS_MAX = 64
-"""No pause grows further than by so many; more, and a float would overflow in the end."""
+"""The most doublings of a pause, so that the float does not overflow."""
 
 
-def half_more_or_less() -> float:
+def jitter() -> float:
     """A factor from 0.5 to 1.5."""
     return 0.5 + random.random()  # noqa: S311 - spreading, not secrecy
 
@@ -20,24 +20,24 @@ class Backoff:
     Args:
         first_s: the first pause.
         limit_s: the longest one.
-        spread: a factor for each of them.
+        spread: returns a random factor for each pause.
 
     Attributes:
-        failures: how many tries in a row did not work.
+        failures: consecutive failures.
     """
 
-    def __init__(self, first_s: float, limit_s: float, spread: Callable[[], float] = half_more_or_less) -> None:
+    def __init__(self, first_s: float, limit_s: float, spread: Callable[[], float] = jitter) -> None:
         self._first_s = first_s
         self._limit_s = limit_s
         self._spread = spread
         self.failures = 0
 
     def next_s(self) -> float:
-        """It did not work: the next pause in seconds."""
+        """Record a failure. Returns the next pause in seconds."""
         doublings = min(self.failures, DOUBLINGS_MAX)
         self.failures += 1
         return min(self._first_s * 2.0**doublings, self._limit_s) * self._spread()
 
     def reset(self) -> None:
-        """It worked."""
+        """Record a success."""
         self.failures = 0

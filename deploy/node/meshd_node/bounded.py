@@ -1,4 +1,4 @@
-"""Work that the kernel may keep for ever: a file of a process in state D, a disk or a share that does not answer."""
+"""Deadlines for calls that may block in the kernel: a file of a process in state D, a dead disk or share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Hangs(NodeError):
-    """The work did not end in time. Its thread is left behind, and not joined by a second one."""
+    """The work did not end in time. Its thread stays; the same work is not started a second time beside it."""
 
     stage = "disk"
 
@@ -31,7 +31,7 @@ class _Work(Generic[T]):
     def _run(self) -> None:
         try:
             self._value.append(self._work())
-        except BaseException as error:  # noqa: BLE001 - it is raised again where it was asked for
+        except BaseException as error:  # noqa: BLE001 - result() raises it again
             self._error = error
 
     def result(self) -> T:
@@ -45,15 +45,15 @@ _lock = threading.Lock()
 
 
 def within(what: str, work: Callable[[], T], timeout_s: float) -> T:
-    """The work's value, or its exception.
+    """Run work in a thread, with a deadline. Returns its value, or raises its exception.
 
     Args:
-        what: the work's name, for people; work of one name is not begun again while an earlier one hangs.
-        work: without a deadline of its own.
-        timeout_s: it is waited for so long.
+        what: the work's name, for people. Work of this name does not start while an earlier one hangs.
+        work: a call without a deadline of its own.
+        timeout_s: the deadline.
 
     Raises:
-        Hangs: it did not end, or an earlier one has not ended yet.
+        Hangs: the work, or an earlier one of this name, has not ended.
     """
     with _lock:
         earlier = _stuck.get(what)

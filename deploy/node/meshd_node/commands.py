@@ -1,4 +1,4 @@
-"""The closed set of things that the head may ask for. Nothing else is done for anybody."""
+"""The commands that the head may send. The agent does nothing else at the head's request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import erase, munge, reauth
 from .console import say
 from .errors import NodeError, NotPossible, ToolMissing
 from .files import sha256_of, write_atomic
-from .greeting import greet_newcomer
+from .handshake import prime_session
 from .node import Node
 from .tailscale import Tailscale
 from .tools import run
@@ -22,9 +22,9 @@ from .tools import run
 TOKEN = re.compile(r"[0-9a-f]{32,128}\Z")
 LOG_LINES_MAX = 2000
 LOG_BYTES_MAX = 32 * 1024
-"""Of each log, as JSON: the head takes 256 KiB in all."""
+"""For each log, as JSON: the head accepts 256 KiB in total."""
 LOG_READ_B = 256 * 1024
-"""Of each log file, from its end."""
+"""The most bytes read from the end of each log file."""
 DETAIL_CHARS_MAX = 1000
 
 Args = dict[str, Any]
@@ -32,14 +32,14 @@ Data = dict[str, Any]
 
 
 def carry_out(node: Node, command: dict[str, Any]) -> dict[str, Any]:
-    """Carry a command out, or give the result that it had when it was carried out before.
+    """Run a command, or return its earlier result when it ran before.
 
     Args:
         node: this machine.
         command: {"id", "verb", "args"}.
 
     Returns:
-        {"id", "ok", "detail", "data"}: `detail` says why not.
+        {"id", "ok", "detail", "data"}; `detail` says why it failed.
     """
     command_id, verb = str(command.get("id", "")), str(command.get("verb", ""))
     if command_id in node.state.done:
@@ -93,7 +93,7 @@ def _munge_key(node: Node, args: Args) -> Data:
 
 
 def _switch_munge_key(node: Node, args: Args) -> Data:
-    """The moment comes by the head's clock, and so go the times in the answer."""
+    """The time in the command and the times in the answer are by the head's clock."""
     skew_s = node.clock_skew_s() if "at_unix" in args else 0.0
     node.munge_changed = True
     change = munge.switch_key(
@@ -116,7 +116,7 @@ def _spare_key(node: Node, args: Args) -> Data:
 
 
 def _node_token(node: Node, args: Args) -> Data:
-    """Durable first, and used from the next call on: that call ends the old one."""
+    """Save the token durably before the next call uses it: that call invalidates the old token."""
     token = str(args["token"])
     if not TOKEN.match(token):
         raise NotPossible("the node token has characters that no token has", "this is a fault of meshd: report it")
@@ -130,9 +130,9 @@ def _reauth(node: Node, args: Args) -> Data:
 
 
 def _greet(node: Node, args: Args) -> Data:
-    """A node of a job of this one has logged in anew."""
+    """Start a WireGuard session with a node that shares a job with this one and has a new node key."""
     address, node_key = str(ip_address(str(args["address"]))), str(args["node_key"])
-    return {"answered": greet_newcomer(Tailscale(node.paths.tailscaled_socket), address, node_key)}
+    return {"answered": prime_session(Tailscale(node.paths.tailscaled_socket), address, node_key)}
 
 
 def _key(args: Args) -> bytes:
@@ -184,14 +184,14 @@ def _collect_logs(node: Node, args: Args) -> Data:
 
 
 def _end_of(path: Path) -> str:
-    """The end of a log file: after months it is too long to be read whole."""
+    """The end of a log file. A file of months is too long to read whole."""
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_READ_B))
         return file.read().decode("utf-8", "replace")
 
 
 def _fitting(text: str) -> str:
-    """The end of a log, as much as may be sent of one: a character that is not ASCII takes six bytes."""
+    """The end of a log that fits into LOG_BYTES_MAX as JSON, where a character beyond ASCII takes six bytes."""
     text = text[-LOG_BYTES_MAX:]
     while len(json.dumps(text)) > LOG_BYTES_MAX:
         text = text[len(text) // 8 + 1 :]
@@ -199,13 +199,13 @@ def _fitting(text: str) -> str:
 
 
 def _leave(node: Node, _args: Args) -> Data:
-    """The machine is given back: nothing secret stays on its disk. The agent speaks on with the token in its memory."""
+    """The head gives the machine back: erase its secrets. The agent keeps its token in memory to reach the head."""
     node.state.slurmd_wanted = False
     node.state.left = True
     try:
         node.slurmd.stop()
     finally:
-        erased = erase.left(node.paths)
+        erased = erase.erase_secrets(node.paths)
     node.munged.stop()
     return {"alive": node.slurmd.alive(), "erased": len(erased)}
 

@@ -1,4 +1,4 @@
-"""What people are told: standard error (the journal keeps it), and the console for what must not be missed."""
+"""Messages for people: to standard error, which the journal keeps, and urgent ones to the console too."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def use_console(path: Path) -> None:
 
 
 def say(text: str, urgent: bool = False) -> None:
-    """One line. Never hand it a secret.
+    """Write one line. The text must hold no secret.
 
     Args:
         text: what happened.
-        urgent: also to the console, where the cloud's console output shows it.
+        urgent: write it also to the console, so that the cloud's console output shows it.
     """
     line = "meshd: " + " ".join(text.split()) + "\n"
     sys.stderr.write(line)

@@ -1,4 +1,4 @@
-"""The dead-man switch: a machine that nobody looks after and that runs nothing ends itself."""
+"""The dead-man switch: a machine without contact to the head, and without jobs, powers itself off."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 
 class DeadMan:
-    """Counts the time since the last word with the head that was not a refusal.
+    """Measures the time since the head last accepted a call.
 
     Args:
-        limit_s: after this long without contact it is due; 0 switches it off.
+        limit_s: the switch is due after this long without contact; 0 turns it off.
         monotonic: seconds that never jump back.
     """
 
@@ -20,7 +20,7 @@ class DeadMan:
         self._contact = monotonic()
 
     def contact(self) -> None:
-        """The head took our word just now."""
+        """Record that the head just accepted a call."""
         self._contact = self._monotonic()
 
     def left_s(self) -> float:

@@ -1,4 +1,4 @@
-"""Copies of secrets on this machine: those that are of no use any more are erased, the others are root's alone."""
+"""Erases copies of secrets that are no longer needed, and makes the others readable only by root."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 from .paths import Paths
 
 STAGE1 = b"/etc/meshd-node"
-"""Is in stage 1, in whatever form a cloud keeps it, and in no other file of cloud-init's."""
+"""A text in stage 1, in every form in which a cloud keeps it, and in no other file of cloud-init."""
 
 READ_MAX_B = 4 * 1024 * 1024
 
 
-def spent_copies(paths: Paths) -> list[Path]:
-    """Erase the copies of stage 1 that cloud-init has made; returns what was erased.
+def erase_stage1_copies(paths: Paths) -> list[Path]:
+    """Erase cloud-init's copies of stage 1, and return their paths.
 
-    It holds the join token, which is spent, and an auth key. cloud-init does not read them again: at each boot it makes
-    them anew from its own cache, which root alone can read, and the agent erases them again. What is made for all to
-    read, and should not hold the user data, is closed.
+    Stage 1 holds the spent join token and an auth key. cloud-init does not read its copies again: at each boot it makes
+    new ones from its own cache, which only root can read, and the agent erases them again. Other files with stage 1 in
+    them that everybody can read get mode 0600.
     """
     cloud, run = paths.root / "var/lib/cloud", paths.root / "run/cloud-init"
     erased = []
     one = cloud / "instances"
-    # cloud-init's second form of it may be in base64
+    # cloud-init's second copy may be in base64
     ours = {path.parent for path in one.glob("*/user-data.txt") if _holds_stage1(path)}
     for path in _files(one.glob("*/*.txt*"), one.glob("*/scripts/*"), cloud.glob("scripts/*/*")):
         if _holds_stage1(path) or (path.parent in ours and path.name.startswith("user-data.txt")):
@@ -36,10 +36,10 @@ def spent_copies(paths: Paths) -> list[Path]:
     return erased
 
 
-def left(paths: Paths) -> list[Path]:
-    """Erase all secrets of the cluster on a machine that has left it; returns what was erased.
+def erase_secrets(paths: Paths) -> list[Path]:
+    """Erase all secrets of the cluster on a machine that leaves it, and return their paths.
 
-    A munged that still runs has the key in its memory alone.
+    A running munged keeps the key in memory.
     """
     doomed = [
         paths.munge_key, paths.munge_key_staged, paths.munge_key_previous, paths.auth_key, paths.spare_key,
@@ -48,10 +48,10 @@ def left(paths: Paths) -> list[Path]:
     erased = [path for path in doomed if path.exists()]
     for path in erased:
         path.unlink(missing_ok=True)
-    # one that was being written when its writer was killed
+    # temporary files of a killed writer
     for path in _files(paths.munge_etc.glob(".*"), paths.auth_key.parent.glob(".*.key.*")):
         path.unlink(missing_ok=True)
-    return erased + spent_copies(paths)
+    return erased + erase_stage1_copies(paths)
 
 
 def _files(*found: Iterable[Path]) -> list[Path]:

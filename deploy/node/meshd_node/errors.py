@@ -1,13 +1,13 @@
-"""What can go wrong on a node. Texts name what happened and what to do; none carries a secret."""
+"""The agent's exceptions. Texts say what happened and what to do; none holds a secret."""
 
 from __future__ import annotations
 
 
 class NodeError(Exception):
-    """Root of all that the agent raises on purpose.
+    """Root of all exceptions that the agent raises.
 
     Attributes:
-        stage: what the machine was at, as the head's API names it.
+        stage: the part of the join that failed, by its name in the head's API.
     """
 
     stage = "agent"
@@ -22,7 +22,7 @@ class ToolMissing(NodeError):
 
 
 class ToolFailed(NodeError):
-    """A program ended badly."""
+    """A program failed."""
 
     def __init__(self, program: str, returncode: int, text: str) -> None:
         self.program = program
@@ -39,7 +39,7 @@ class ToolTimeout(NodeError):
 
 
 class ToolHangs(ToolTimeout):
-    """A program was killed and does not end: the kernel keeps it. It is not started again meanwhile."""
+    """A killed program does not end, since the kernel blocks it. The agent does not start it again meanwhile."""
 
     def __init__(self, program: str, pid: int) -> None:
         self.program = program
@@ -49,7 +49,7 @@ class ToolHangs(ToolTimeout):
 
 
 class NotPossible(NodeError):
-    """This machine cannot be made a node as it is. `cure` says what would help."""
+    """This machine cannot become a node in its present state. `cure` says what would help."""
 
     def __init__(self, reason: str, cure: str, stage: str = "agent") -> None:
         self.reason = reason
@@ -59,19 +59,19 @@ class NotPossible(NodeError):
 
 
 class MungeFault(NodeError):
-    """munge does not work, or not with the head."""
+    """munge does not work, alone or with the head."""
 
 
 class HeadUnreachable(NodeError):
-    """No answer from the head: it restarts, or the tailnet does not carry."""
+    """No answer from the head: it restarts, or the tailnet is broken."""
 
 
 class HeadRefused(NodeError):
-    """The head answered no.
+    """The head refused.
 
     Attributes:
         status: HTTP status.
-        fatal: the head says that trying again cannot help.
+        fatal: whether the head says that trying again cannot help.
     """
 
     def __init__(self, status: int, reason: str, cure: str, fatal: bool) -> None:

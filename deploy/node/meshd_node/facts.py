@@ -1,4 +1,4 @@
-"""What this machine is made of."""
+"""Collects the facts about this machine for the join: hardware, versions, ids."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ LOOKS_S = NVIDIA_TIMEOUT_S + 15.0
 
 
 def gather(paths: Paths, clock_skew_s: Callable[[], float]) -> dict[str, Any]:
-    """All facts for the join, in the shape that the head's API takes.
+    """All facts for the join, in the form of the head's API.
 
     Missing programs are facts too: without slurmd its version is "" and the shape is all zero; without nvidia-smi
     there are no GPUs.
 
     Args:
-        paths: where the files are.
-        clock_skew_s: asks the head for the time; runs while the machine is looked at.
+        paths: the machine's paths.
+        clock_skew_s: asks the head for the time, while other threads read the hardware.
 
     Raises:
-        HeadUnreachable: the head told no time.
-        ToolTimeout, ToolFailed, Hangs: slurmd or nvidia-smi is there and broken.
-        NotPossible: slurmd -C printed something else than its usual line.
+        HeadUnreachable: the head sent no time.
+        ToolTimeout, ToolFailed, Hangs: slurmd or nvidia-smi is installed and broken.
+        NotPossible: slurmd -C did not print its usual line.
     """
     later = _Later()
     for name, work in (
@@ -60,7 +60,7 @@ def gather(paths: Paths, clock_skew_s: Callable[[], float]) -> dict[str, Any]:
 
 
 class _Later:
-    """Several looks at once, each in a thread: concurrent.futures would take longer to import than they last."""
+    """Runs several calls at once, each in a thread. An import of concurrent.futures would take longer than the calls."""
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
@@ -68,13 +68,13 @@ class _Later:
         self._failed: list[NodeError] = []
 
     def begin(self, name: str, work: Callable[[], Any]) -> None:
-        """Start one."""
+        """Start one call."""
         thread = threading.Thread(target=self._look, args=(name, work), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def results(self, within_s: float = LOOKS_S) -> dict[str, Any]:
-        """All of them, when the last has ended; the first failure is raised, or Hangs for one that does not end."""
+        """Wait for all results. Raises the first failure, or Hangs for a call that does not end."""
         deadline = time.monotonic() + within_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -90,12 +90,12 @@ class _Later:
             self._found[name] = work()
         except NodeError as error:
             self._failed.append(error)
-        except OSError as error:  # no process can be started, or a file not be read
+        except OSError as error:  # a process cannot be started, or a file cannot be read
             self._failed.append(NodeError(f"the look at {name} failed: {error}"))
 
 
 def gpus(paths: Paths) -> tuple[list[dict[str, Any]], str]:
-    """The GPUs that work, each with its device file ("" when there is none), and what nvidia-smi says of the others.
+    """The working GPUs, each with its device file ("" when missing), and nvidia-smi's text about the others.
 
     Raises:
         ToolTimeout: nvidia-smi hangs.
@@ -125,14 +125,14 @@ def device_files(dev: Path) -> list[int]:
 
 
 def machine_id(paths: Paths) -> str:
-    """A digest of this machine's id; "" where no systemd made one. systemd asks to keep the id itself to the machine."""
+    """A digest of /etc/machine-id; "" where systemd made none. systemd wants the id itself to stay on the machine."""
     text = _text(paths.machine_id).strip()
     known = paths.systemd_marker.is_dir() and text and text != "uninitialized"
     return hashlib.sha256(f"meshd:{text}".encode()).hexdigest()[:16] if known else ""
 
 
 def missing_programs() -> list[str]:
-    """Which of the programs that a node cannot do without are not installed."""
+    """The programs that a node needs and that are not installed."""
     return [program for program in ("slurmd", "munged", "munge", "unmunge") if not find(program)]
 
 

@@ -1,4 +1,4 @@
-"""Files that are either the old one or the new one, never half of each."""
+"""Atomic files, a lock between the agent's processes, and reading of small files."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 LOCK_S = 200.0
-"""Longer than a login takes at most, and than a join with GPUs that do not answer."""
+"""Longer than the longest login, and than a join with GPUs that do not answer."""
 
 LOCK_STEP_S = 0.02
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
-    """Put `data` in place of `path`, whole and durable.
+    """Replace `path` with `data`, atomically and durably.
 
     Args:
-        path: the file; missing directories are made.
+        path: the file; missing directories are created.
         data: all of its new content.
         mode: permission bits.
-        owner: (uid, gid) given to the file before it appears; None leaves the caller's.
+        owner: (uid, gid), set before the file appears; None leaves the caller's.
 
     Raises:
         OSError: the old content is still there.
@@ -55,7 +55,7 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600, owner: tuple[int, i
 
 
 def write_if_changed(path: Path, data: bytes) -> bool:
-    """Write only when the content differs, for everybody to read; True when it was written."""
+    """Write only when the content differs, with mode 0644. Returns whether it wrote."""
     with suppress(FileNotFoundError):
         if path.read_bytes() == data:
             return False
@@ -65,14 +65,14 @@ def write_if_changed(path: Path, data: bytes) -> bool:
 
 @contextmanager
 def locked(directory: Path, within_s: float = LOCK_S) -> Iterator[None]:
-    """One process of ours at a time; the kernel drops the lock when its holder ends.
+    """Lock out other processes of the agent. The kernel releases the lock when its holder ends.
 
     Args:
-        directory: what is locked; made when it is missing.
-        within_s: the holder is waited for so long.
+        directory: the directory to lock; created when missing.
+        within_s: how long to wait for the lock.
 
     Raises:
-        OSError: the directory cannot be made, or (TimeoutError) the holder hangs.
+        OSError: the directory cannot be created; TimeoutError when the holder does not release the lock.
     """
     directory.mkdir(parents=True, exist_ok=True)
     fd = os.open(str(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -93,7 +93,7 @@ def locked(directory: Path, within_s: float = LOCK_S) -> Iterator[None]:
 
 
 def sha256_of(path: Path) -> str:
-    """Of a secret in a file, without the line's end; "" when there is no such file."""
+    """The SHA-256 of a secret in a file, without the line break; "" when the file is missing."""
     try:
         return hashlib.sha256(path.read_bytes().strip()).hexdigest()
     except OSError:
@@ -101,7 +101,7 @@ def sha256_of(path: Path) -> str:
 
 
 def read_secret(path: Path) -> str:
-    """The one line of a secret's file; "" when there is no such file or it is no text."""
+    """A secret from a file with one line; "" when the file is missing or is not ASCII text."""
     try:
         return path.read_bytes().decode("ascii").strip()
     except (OSError, ValueError):
@@ -109,7 +109,7 @@ def read_secret(path: Path) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; {} when the file is missing or cannot be understood."""
+    """The object in a JSON file; {} when the file is missing or invalid."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -17,10 +17,10 @@ LOAD_INTERVAL_S = 15.0
 
 
 def open_devices(dev: Path) -> list[str]:
-    """Let everybody open the GPUs: Slurm's device cgroup, not file modes, says which job gets which.
+    """Let all users open the GPUs: Slurm's device cgroup, not file modes, assigns GPUs to jobs.
 
     Returns:
-        The names of the files whose mode was changed.
+        The names of the files whose mode changed.
     """
     changed = []
     names = [f"nvidia{entry.name[6:]}" for entry in dev.glob("nvidia[0-9]*") if entry.name[6:].isdigit()]
@@ -34,7 +34,7 @@ def open_devices(dev: Path) -> list[str]:
 
 
 class LoadWatch:
-    """Reads the GPUs' load from time to time, beside the poll loop: nvidia-smi hangs when a GPU is ill."""
+    """Reads the GPUs' load every 15 s in a thread, since nvidia-smi hangs when a GPU is faulty."""
 
     def __init__(self) -> None:
         self._seen: list[dict[str, Any]] = []
@@ -43,16 +43,16 @@ class LoadWatch:
         self._thread = threading.Thread(target=self._watch, name="gpu load", daemon=True)
 
     def start(self) -> None:
-        """Begin; once. It ends with the process."""
+        """Start the thread, once. It ends with the process."""
         self._thread.start()
 
     def last(self) -> tuple[list[dict[str, Any]], str]:
-        """The last load of each GPU, and what is wrong with those that have none ("" when nothing is)."""
+        """The last load of each GPU, and the fault of GPUs without one ("" without a fault)."""
         with self._lock:
             return list(self._seen), self._fault
 
     def look(self) -> None:
-        """Look once."""
+        """Read the load once."""
         argv = ["nvidia-smi", f"--query-gpu={parse.LOAD_QUERY}", "--format=csv,noheader,nounits"]
         seen: list[dict[str, Any]] = []
         fault = ""
@@ -61,7 +61,7 @@ class LoadWatch:
             seen = list(parse.gpu_load(result.stdout))
             fault = parse.load_fault(result.stdout, result.stderr, result.returncode)
         except ToolMissing:
-            pass  # it may be installed yet
+            pass  # it may be installed later
         except (NodeError, OSError) as error:
             fault = str(error)
         with self._lock:

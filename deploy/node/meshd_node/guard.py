@@ -1,4 +1,4 @@
-"""Keeps the metadata service closed to users: before slurmd starts, and again when somebody has flushed the rules."""
+"""Keeps the metadata service closed to users: from before slurmd starts, and again after the rules were flushed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ TEXT_MAX = 400
 
 
 class MetadataGuard:
-    """A thread beside the agent's loop: the first rules are made while the head answers to the join.
+    """A thread beside the agent's loop, so that it makes the first rules while the agent joins.
 
     Args:
-        node: this machine; nothing is done where its root is a directory, for the rules would be the host's.
+        node: this machine. With a directory as its root the guard does nothing: the rules would be the host's.
 
     Attributes:
         open: why users can reach the service; "" when they cannot.
@@ -31,19 +31,19 @@ class MetadataGuard:
         self._idle = not node.guards_metadata
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         if self._idle:
             self._first.set()
         else:
             self._thread.start()
 
     def wait(self) -> None:
-        """Return once the service was closed, or cannot be: no job of a user may come before."""
+        """Return when the service is closed, or cannot be closed. No user's job may start before."""
         if not self._first.wait(FIRST_WAIT_S):
-            self.open = f"its rules are not made after {FIRST_WAIT_S:g} s"
+            self.open = f"its rules are not in place after {FIRST_WAIT_S:g} s"
 
     def look(self) -> None:
-        """Close it unless it is closed."""
+        """Check the rules once, and make them when they are missing."""
         try:
             why = "" if self._first.is_set() and metadata.in_place() else metadata.close()
         except (NodeError, OSError) as error:

@@ -1,4 +1,4 @@
-"""The line to the head: plain HTTP inside the tailnet, one kept connection, JSON both ways."""
+"""HTTP calls to the head: plain HTTP inside the tailnet, one persistent connection, JSON both ways."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AGAIN = (429, 500, 502, 503, 504)
 
 
 class HeadLink:
-    """Calls to the head. Every call may be repeated without harm; that is part of the protocol."""
+    """Calls to the head. All calls are idempotent: that is part of the protocol."""
 
     def __init__(self, heads: Sequence[str], port: int) -> None:
         self._heads = list(heads)
@@ -26,7 +26,7 @@ class HeadLink:
         self._connection: http.client.HTTPConnection | None = None
 
     def call(self, method: str, path: str, token: str = "", body: Any = None, timeout_s: float = 15.0) -> Any:
-        """One call; the decoded JSON answer.
+        """Make one call, and return the decoded JSON answer.
 
         Args:
             method: GET or POST.
@@ -53,7 +53,7 @@ class HeadLink:
             self.close()
             if fresh:
                 raise HeadUnreachable(f"the head does not answer: {error or type(error).__name__}") from None
-            # a kept connection may have been closed by the head meanwhile: once more on a new one
+            # the head may have closed the persistent connection: try once more on a new one
             try:
                 status, answer = self._exchange(method, path, data, headers, timeout_s)
             except (OSError, http.client.HTTPException) as second:
@@ -62,13 +62,13 @@ class HeadLink:
         return self._judge(status, answer)
 
     def clock_skew_s(self, samples: int = 1) -> float:
-        """This clock minus the head's, in seconds, half the round trip taken off: of the quickest of `samples` trips.
+        """This clock minus the head's, in seconds, corrected by half the round trip; of the fastest of `samples` trips.
 
         Raises:
             HeadUnreachable: no usable answer.
         """
         if self._connection is None:
-            self._open()  # so that the round trip measured is one, not the connection's too
+            self._open()  # so that the round trip does not include the connect
         return min(self._skew() for _ in range(samples))[1]
 
     def _skew(self) -> tuple[float, float]:
@@ -88,11 +88,11 @@ class HeadLink:
             self._connection = None
 
     def cut(self) -> None:
-        """Have a call that waits in another thread fail over to a new connection at once: this one leads nowhere."""
+        """Make a call that waits in another thread use a new connection at once: the present one is dead."""
         connection = self._connection
         found = connection.sock if connection is not None else None
         if found is not None:
-            with suppress(OSError):  # it has ended meanwhile
+            with suppress(OSError):  # it is closed already
                 found.shutdown(socket.SHUT_RDWR)
 
     def _open(self) -> http.client.HTTPConnection:
@@ -129,8 +129,8 @@ class HeadLink:
             raise HeadUnreachable(f"the head answered {status} with something that is not JSON") from None
         if status < 400:
             return value
-        told = value if isinstance(value, dict) else {}
-        reason = str(told.get("reason") or f"the head answered {status}")
+        fault = value if isinstance(value, dict) else {}
+        reason = str(fault.get("reason") or f"the head answered {status}")
         if status in _AGAIN:
             raise HeadUnreachable(reason)
-        raise HeadRefused(status, reason, str(told.get("cure") or ""), bool(told.get("fatal", False)))
+        raise HeadRefused(status, reason, str(fault.get("cure") or ""), bool(fault.get("fatal", False)))

@@ -1,4 +1,4 @@
-"""What a poll tells the head about this machine."""
+"""The heartbeat: the state of this machine, in each poll to the head."""
 
 from __future__ import annotations
 

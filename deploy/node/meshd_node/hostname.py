@@ -1,6 +1,6 @@
-"""The machine bears its slot's name: what Slurm, MPI and torchrun take a machine for is what it calls itself.
+"""Sets the machine's host name to its slot's name, since Slurm, MPI and torchrun identify machines by host name.
 
-slurmctld looks up the host of each srun unless it is a node's name, munged tells the address of its own host name, and
+slurmctld looks up the host of each srun unless it is a node's name, munged sends the address of its own host name, and
 torchrun finds the master by comparing host names. A cloud's name (ip-10-0-3-7) is known to no other node.
 """
 
@@ -19,9 +19,9 @@ class HostName:
     """Keeps the machine's name.
 
     Args:
-        paths: where the files are.
-        get: the kernel's word; replaced, with `set_`, where `paths` are not this machine's own.
-        set_: tells the kernel.
+        paths: the machine's paths.
+        get: reads the kernel's host name. Replaced, with `set_`, where the root of `paths` is a directory.
+        set_: sets the kernel's host name.
     """
 
     def __init__(
@@ -34,13 +34,13 @@ class HostName:
         self._get, self._set = get, set_
         if paths.root != Path("/"):
             self._get, self._set = self._read, lambda _: None  # the kernel's name is that of the machine of /
-        self._told = ""
+        self._last_said = ""
 
     def keep(self, name: str) -> bool:
-        """Have the machine bear this name, now and after a reboot; True when it does.
+        """Set this host name, now and for the next boot. Returns whether it worked.
 
-        Some clouds' agents put their own name back whenever they renew the address, so it is asked for again and again.
-        In a container it may not be possible: that is said once, and the machine works with its own name.
+        Call it again and again: some clouds' agents restore their own name when they renew the address. In a container
+        it may fail: the agent logs that once, and the machine keeps its own name.
         """
         try:
             if self._get() != name:
@@ -48,9 +48,9 @@ class HostName:
             write_if_changed(self._file, f"{name}\n".encode())
         except OSError as error:
             text = f"the machine cannot be named {name}: {error.strerror or error}"
-            if text != self._told:
+            if text != self._last_said:
                 say(text)
-            self._told = text
+            self._last_said = text
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""Make the agent a service of this machine and start it. May be repeated."""
+"""Installs the agent as a service of this machine, and starts it. Idempotent."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from .services import start_unit
 
 
 def install(node: Node, options: list[str]) -> None:
-    """Units, start at boot, start now.
+    """Write the units, enable them at boot, and start the agent.
 
     Args:
         node: this machine.
-        options: the global options that `run` must get too where there is no systemd.
+        options: the global options to pass on to `run` where there is no systemd.
 
     Raises:
-        OSError, ToolFailed: it is not installed.
+        OSError, ToolFailed: the installation failed.
     """
     paths = node.paths
     if not node.systemd:
         paths.run_dir.mkdir(parents=True, exist_ok=True)
         paths.agent_log.parent.mkdir(parents=True, exist_ok=True)
         with paths.agent_log.open("ab") as log:
-            # our own output may be a pipe that somebody reads to its end
+            # not our own output: that may be a pipe whose reader waits for its end
             subprocess.Popen(
                 [sys.executable, str(paths.agent), *options, "run"],
                 stdin=subprocess.DEVNULL,

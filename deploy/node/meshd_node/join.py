@@ -1,4 +1,4 @@
-"""From a bare machine to one that shares the cluster's munge key: everything before slurmd."""
+"""The join: from a bare machine to one that shares the cluster's munge key. slurmd comes later."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ JOIN_TIMEOUT_S = 60.0
 
 
 def join(
-    node: Node, link: HeadLink, token: str, told: Callable[[str, str], None] = lambda _stage, _text: None
+    node: Node, link: HeadLink, token: str, report: Callable[[str, str], None] = lambda _stage, _text: None
 ) -> None:
-    """Ask the head to accept this machine, and keep its answer before anything is done with it.
+    """Ask the head to accept this machine, and save its answer before using it. Idempotent.
 
-    A machine that was accepted before shows its node token, for then the join token opens nothing. Repeating it is
-    harmless.
+    A machine that the head accepted before shows its node token, since its join token is no longer valid.
 
     Args:
         node: this machine.
         link: to the head.
-        token: the join token; not used where there is a node token.
-        told: called with what does not work yet, and what it belongs to.
+        token: the join token; unused where there is a node token.
+        report: called with (stage, text) for each failure that may pass.
 
     Raises:
         HeadUnreachable: try again.
-        HeadRefused: the head says why not.
-        NotPossible, ToolFailed: what is needed is not here and cannot be installed.
+        HeadRefused: the head says why.
+        NotPossible, ToolFailed: a needed program is missing and cannot be installed.
     """
     token = node.state.node_token or token
     if not token:
-        raise NotPossible("there is no join token on this machine, and no node token", "rent it anew")
+        raise NotPossible("this machine has neither a join token nor a node token", "rent it again")
     if facts.missing_programs():
-        _install(node, link, token, told)
+        _install(node, link, token, report)
     body = {
         "facts": facts.gather(node.paths, link.clock_skew_s),
         "munge_key": munge.digest_of(node.paths.munge_key),
@@ -54,9 +53,9 @@ def join(
         raise HeadUnreachable(f"the head's answer to the join cannot be used ({type(error).__name__})") from None
     node.save()
     say(f"accepted as {node.state.slot} of {node.state.cluster}", urgent=True)
-    ensure(node.paths, [str(name) for name in answer.get("packages") or []], lambda text: told("packages", text))
+    ensure(node.paths, [str(name) for name in answer.get("packages") or []], lambda text: report("packages", text))
     _align(node)
-    # Before munged starts: its credentials tell the address of the machine's name.
+    # Before munged starts: its credentials hold the address of the machine's host name.
     node.keep_names(_roster(answer))
     if munge.put_key(node.paths, key, node.munge) and munge.answers(node.paths):
         node.munged.restart()
@@ -64,11 +63,11 @@ def join(
 
 
 def configure(node: Node, link: HeadLink) -> None:
-    """munged up and proved with the head, GPUs usable, slurmd ready to be started. May be repeated.
+    """Start munged and prove it with the head, open the GPUs, prepare slurmd. Idempotent.
 
     Raises:
-        MungeFault: no common key, no common time, or no munged.
-        HeadUnreachable, HeadRefused: the head did not take part.
+        MungeFault: key or clock differ from the head's, or munged does not run.
+        HeadUnreachable, HeadRefused: the head did not take part in the proof.
     """
     open_devices(node.paths.dev)
     node.prepare_slurmd()
@@ -79,13 +78,13 @@ def configure(node: Node, link: HeadLink) -> None:
     try:
         munge.prove(link, node.state.node_token)
     except MungeFault:
-        # munged may have been started with another key than the one that is in place now
+        # munged may have started with an older key
         node.munged.restart()
         munge.wait_until_up(node.paths, node.munged)
         munge.prove(link, node.state.node_token)
 
 
-def _install(node: Node, link: HeadLink, token: str, told: Callable[[str, str], None]) -> None:
+def _install(node: Node, link: HeadLink, token: str, report: Callable[[str, str], None]) -> None:
     lacking = facts.missing_programs()
     needs = link.call("GET", "/v1/needs", token)
     if not isinstance(needs, dict):
@@ -95,7 +94,7 @@ def _install(node: Node, link: HeadLink, token: str, told: Callable[[str, str], 
         raise NotPossible(f"this image lacks {', '.join(lacking)}", "use an image with Slurm and munge", "packages")
     for name in ("slurm", "munge"):
         align(node.paths, Account(name, int(needs[f"{name}_uid"]), int(needs[f"{name}_gid"])), [])
-    ensure(node.paths, names, lambda text: told("packages", text))
+    ensure(node.paths, names, lambda text: report("packages", text))
 
 
 def _take(node: Node, answer: dict[str, Any]) -> None:

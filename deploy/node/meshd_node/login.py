@@ -1,16 +1,16 @@
-"""Whether the control server takes this machine's login, and how one that it refuses comes back without a key.
+"""This machine's login on the tailnet: does the control server accept it, and how does the agent restore it?
 
-Facts, measured with tailscale 1.102: a dead auth key that is given to a machine with a good login leaves a zombie.
-`tailscale up` says 0, BackendState stays Running, the data plane goes on, control is lost, and the dead key is tried for
-ever. The old node key is on disk until a new one is accepted: a login with an empty key, or a restart, brings it back.
-`up` with all settings and no key at all does not.
+Facts, measured with tailscale 1.102. A dead auth key for a machine with a good login leaves a "zombie": `tailscale up`
+exits with 0, BackendState stays Running and the data plane works, but control is lost and tailscaled retries the dead
+key without end. The old node key stays on disk until control accepts a new one: a login with an empty key, or a restart,
+restores it. `up` with all settings and without a key does not.
 
-A device that is deleted while its machine runs is offline at once, and so is one whose control server is away: Running,
-Self.Online false, not a word in Health for hours. Only a login with an empty key tells them apart. It does no harm to a
-good login (same device, no packet lost, also while control is away); a control server that has deleted the device
-answers it with an AuthURL. The stored key then makes a new device with a new address, in 0.3 to 2.6 s. After a restart
-of tailscaled the deleted device is NeedsLogin. A machine that joined with a key of its own has a spare for this, for one
-use: it is removed when it was used, and the head sends another.
+A device that was deleted while its machine runs is offline at once, like one whose control server is away: Running,
+Self.Online false, and no message in Health for hours. Only a login with an empty key distinguishes the two. It does not
+harm a good login (same device, no packet lost, also while control is away); a control server that has deleted the device
+answers with an AuthURL. The stored key then makes a new device with a new address, in 0.3 to 2.6 s. After a restart of
+tailscaled the deleted device is NeedsLogin. A machine that joined with a key of its own has a spare key for this, for
+one use: the agent removes it after use, and the head sends another.
 """
 
 from __future__ import annotations
@@ -30,58 +30,58 @@ SILENT = "it is not connected to the control server, which does not say why"
 STEP_S = 0.02
 EMPTY_KEY = "file:/dev/null"
 EMPTY_UP_S = 2
-"""`tailscale up` itself waits no longer. Where control wants a login it would wait in vain; what comes of it otherwise
-goes on in tailscaled, and is seen in its status."""
+"""How long `tailscale up` itself waits. Where control wants a login, waiting is useless; otherwise tailscaled continues
+the login, and its status shows the result."""
 _UNREACHED = (
     "fetch control key", "dial tcp", "connection refused", "connection reset", "no such host", "timeout",
     "deadline exceeded", "unreachable", "unexpected eof", "tls:", "x509:",
 )  # fmt: skip
-"""Parts of Go's words when the control server was not reached: tailscaled tries again, and no login is refused."""
+"""Parts of Go's error texts for an unreachable control server: tailscaled retries, and control refused no login."""
 
 
-def complaints(status: dict[str, Any]) -> list[str]:
-    """Login errors that tailscaled tells of."""
+def login_errors(status: dict[str, Any]) -> list[str]:
+    """The login errors in tailscaled's Health."""
     return [str(line) for line in status.get("Health") or [] if "login error" in str(line).lower()]
 
 
 def online(status: dict[str, Any]) -> bool:
-    """Neither Running nor a good end of `up` prove it: control must show us online, without a login error."""
+    """Whether control shows this machine online without a login error. Running, or exit code 0 of `up`, prove nothing."""
     own = status.get("Self") or {}
-    return status.get("BackendState") == "Running" and own.get("Online") is True and not complaints(status)
+    return status.get("BackendState") == "Running" and own.get("Online") is True and not login_errors(status)
 
 
-def zombie(status: dict[str, Any]) -> str:
-    """The words with which control refuses a machine that seems to run; "" while it does not.
+def refused_login(status: dict[str, Any]) -> str:
+    """The error with which control refuses the login of a machine that looks Running; "" without one.
 
-    A control server that cannot be reached refuses nothing.
+    An unreachable control server is no refusal.
     """
     own = status.get("Self") or {}
     if status.get("BackendState") not in ("Running", "Starting") or own.get("Online") is True:
         return ""
-    refusals = [line for line in complaints(status) if not any(word in line.lower() for word in _UNREACHED)]
+    refusals = [line for line in login_errors(status) if not any(word in line.lower() for word in _UNREACHED)]
     return refusals[0] if refusals else ""
 
 
-def asked(status: dict[str, Any]) -> bool:
-    """Control wants a login from a machine that has a node key: its device was deleted, or the key has expired."""
+def login_wanted(status: dict[str, Any]) -> bool:
+    """Whether control wants a login although there is a node key: the device was deleted, or the key has expired."""
     if status.get("HaveNodeKey") is not True:
         return False
     offline = (status.get("Self") or {}).get("Online") is not True
     return status.get("BackendState") == "NeedsLogin" or (offline and bool(status.get("AuthURL")))
 
 
-def ailment(status: dict[str, Any]) -> str:
-    """What of this login can be mended from here, for people; "" when nothing is wrong or it cannot be."""
+def login_fault(status: dict[str, Any]) -> str:
+    """The fault of this login that the agent can repair, for people; "" without one."""
     own = status.get("Self") or {}
-    if asked(status):
+    if login_wanted(status):
         expired = status.get("BackendState") == "NeedsLogin" and bool(status.get("TailscaleIPs"))
         return EXPIRED if expired else DELETED
     if status.get("BackendState") == "Stopped" and status.get("HaveNodeKey") is True:
         return SWITCHED_OFF
     running = status.get("BackendState") == "Running" and status.get("HaveNodeKey") is True
-    if running and own.get("Online") is False and not complaints(status):
+    if running and own.get("Online") is False and not login_errors(status):
         return SILENT
-    return zombie(status)
+    return refused_login(status)
 
 
 def device(status: dict[str, Any]) -> dict[str, str]:
@@ -92,11 +92,11 @@ def device(status: dict[str, Any]) -> dict[str, str]:
 
 
 def until_online(
-    tailscale: Tailscale, old_key: str, within_s: float, *, or_asked: bool = False
+    tailscale: Tailscale, old_key: str, within_s: float, *, or_login_wanted: bool = False
 ) -> dict[str, str] | None:
-    """This device once it is online with another key than the old one; None when it does not come to that.
+    """Wait until this device is online with another key than the old one, and return it; None after the deadline.
 
-    With `or_asked` it is not waited for any longer once control wants a login.
+    With `or_login_wanted` it returns None as soon as control wants a login.
     """
     deadline = time.monotonic() + within_s
     while True:
@@ -105,9 +105,9 @@ def until_online(
             own = device(status)
             if online(status) and own["key"] != old_key:
                 return own
-            if or_asked and asked(status):
+            if or_login_wanted and login_wanted(status):
                 return None
-        except TailscaleFault:  # it is being restarted
+        except TailscaleFault:  # tailscaled is restarting
             if time.monotonic() > deadline:
                 raise
         if time.monotonic() > deadline:
@@ -116,9 +116,9 @@ def until_online(
 
 
 def recover(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> str:
-    """Bring the old login back after one that failed, or log in anew where control wants it; what helped, for people.
+    """Restore the old login after a failed one, or log in again where control wants it. Returns what helped, for people.
 
-    Where control is away nothing but an empty key is tried: that tells it from a device that was deleted.
+    While control is away it tries only an empty key: that distinguishes this case from a deleted device.
 
     Args:
         node: this machine.
@@ -131,11 +131,11 @@ def recover(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> st
     status = tailscale.status()
     if online(status):
         return "the old login is unharmed"
-    refused = zombie(status)
+    refused = refused_login(status)
     tailscale.up(f"--auth-key={EMPTY_KEY}", "--accept-risk=lose-ssh", f"--timeout={EMPTY_UP_S}s", timeout_s=30.0)
-    if until_online(tailscale, "", within_s, or_asked=True) is not None:
+    if until_online(tailscale, "", within_s, or_login_wanted=True) is not None:
         return "the old login is back"
-    if asked(tailscale.status()):
+    if login_wanted(tailscale.status()):
         return renew(node, tailscale, within_s)
     if not refused:
         return "the control server does not answer"
@@ -150,7 +150,7 @@ def recover(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> st
 
 
 def switch_on(tailscale: Tailscale, within_s: float = RECOVER_S) -> str:
-    """`tailscale up` after `tailscale down`, with all that it was told before; what came of it, for people.
+    """Run `tailscale up` after a `tailscale down`, with all earlier settings. Returns the result, for people.
 
     Raises:
         TailscaleFault, ToolMissing, ToolTimeout: tailscaled does not answer, or does not end.
@@ -162,10 +162,10 @@ def switch_on(tailscale: Tailscale, within_s: float = RECOVER_S) -> str:
 
 
 def renew(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> str:
-    """Log in with the stored auth key, else with the spare, where control wants a login; what came of it, for people.
+    """Log in with the stored auth key, or the spare key, where control wants a login. Returns the result, for people.
 
-    With a node key that had expired the device and its address stay the same. A device that was deleted comes back as
-    another one, with another address.
+    After an expired node key the device and its address stay the same. A deleted device comes back as another device
+    with another address.
 
     Raises:
         TailscaleFault, ToolMissing, ToolTimeout: tailscaled does not answer, or does not end.

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--systemctl", default="systemctl", help="program that stands for systemctl")
     parser.add_argument("--refused-pause-s", type=float, default=30.0, help="pause after a refusal")
     parser.add_argument("verb", choices=("run", "install", "facts", "reauth", "metadata"))
-    parser.add_argument("--attempt", default="", help="of reauth: a word under which its result is kept")
+    parser.add_argument("--attempt", default="", help="for reauth: the name under which it keeps its result")
     options = parser.parse_args(argv)
     paths = Paths(options.root, options.proc)
     use_console(paths.console)
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(paths: Paths, systemctl: str, refused_pause_s: float) -> int:
-    from .agent import Agent  # not above: `install` is in a hurry and does not need it
+    from .agent import Agent  # here, since `install` must be fast and does not need it
 
     node = _first_node(paths, systemctl)
     config = read_json(node.paths.join_file)
@@ -75,7 +75,7 @@ def _run(paths: Paths, systemctl: str, refused_pause_s: float) -> int:
 
 
 def _first_node(paths: Paths, systemctl: str) -> Node:
-    """The machine with its state, once `install` has come to its end; one that hangs is not waited for."""
+    """The machine with its state, after `install` has ended; does not wait for one that hangs."""
     try:
         with locked(paths.state_file.parent):
             return Node(paths, systemctl)
@@ -89,7 +89,7 @@ def _link(config: dict[str, Any]) -> HeadLink:
 
 
 def _install(paths: Paths, systemctl: str, options: list[str]) -> int:
-    """Start the service and ask to join while it starts; it waits for the lock, and goes on from the head's answer."""
+    """Start the service, and join while it starts. The service waits for the lock, then continues after the join."""
     with locked(paths.state_file.parent):
         node = Node(paths, systemctl)
         install(node, options)
@@ -98,7 +98,7 @@ def _install(paths: Paths, systemctl: str, options: list[str]) -> int:
 
 
 def _join_first(node: Node) -> None:
-    """Nothing depends on it: what fails here the service tries again, and tells."""
+    """Try to join early. On failure the service tries again and reports it."""
     config = read_json(node.paths.join_file)
     if node.state.joined or not config.get("heads") or missing_programs():
         return

@@ -1,8 +1,8 @@
-"""The cloud's metadata service, closed to everybody but root: it serves the user data, and that holds secrets.
+"""Closes the cloud's metadata service to all users but root: it serves the user data, which holds secrets.
 
-EC2 and GCE serve it at 169.254.169.254, and at fd00:ec2::254 and fd20:ce::254. Only TCP is closed, and not port 53:
-GCE's resolver has the same address. `skuid` and `owner` are the kernel's own user ids, so that root of a user namespace
-is the user who made it. What comes from containers is forwarded and has no owner: it is closed too.
+EC2 and GCE serve it at 169.254.169.254, and at fd00:ec2::254 and fd20:ce::254. The rules close TCP only, without port
+53, since GCE's resolver has the same address. `skuid` and `owner` are the kernel's own user ids: root of a user namespace
+counts as the user who made it. Packets from containers are forwarded and have no owner: the rules drop them too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Run = Callable[[Sequence[str], float, bytes], tools.Result]
 
 
 def nft_rules() -> str:
-    """What nft reads: the table is made anew in one transaction, whatever was in it."""
+    """The input for nft: replaces the table in one transaction, whatever was in it."""
     hosts = [f"ip daddr {IPV4}", *(f"ip6 daddr {address}" for address in IPV6)]
     output = "\n".join(f"    {host} meta skuid != 0 tcp dport != {DNS} reject" for host in hosts)
     forward = "\n".join(f"    {host} tcp dport != {DNS} reject" for host in hosts)
@@ -48,13 +48,13 @@ table inet {TABLE} {{
 
 
 def close(run: Run | None = None) -> str:
-    """Close it. May be repeated: the rules are there once.
+    """Close the service. Idempotent.
 
     Args:
         run: runs a program; raises NodeError when it is missing or fails.
 
     Returns:
-        "" when it is closed, else why not: no tool that can do it is here, or each failed.
+        "" when it is closed; otherwise why not: each tool is missing or failed.
     """
     run = run or _run
     faults = []
@@ -68,7 +68,7 @@ def close(run: Run | None = None) -> str:
 
 
 def in_place(run: Run | None = None) -> bool:
-    """Whether the rules are there: somebody may have flushed them."""
+    """Whether the rules are in place: another program may have flushed them."""
     run = run or _run
     looks = (
         ["nft", "list", "table", "inet", TABLE],
@@ -84,7 +84,7 @@ def in_place(run: Run | None = None) -> bool:
 
 
 def has_ipv6() -> bool:
-    """Whether the kernel speaks IPv6; without it there are no rules of it to make."""
+    """Whether the kernel has IPv6; without it the IPv6 rules are not needed."""
     return Path("/proc/net/if_inet6").exists()
 
 
@@ -113,7 +113,7 @@ def _fill_chains(run: Run, program: str, addresses: Sequence[str]) -> None:
 
 
 def _by_ip_rule(run: Run) -> None:
-    """Without a firewall: no route to it for any user but root. What is forwarded is not stopped."""
+    """Without a firewall: no route to the service for any user but root. Does not stop forwarded packets."""
     families = [("-4", [f"{IPV4}/32"]), ("-6", [f"{address}/128" for address in IPV6])]
     for family, addresses in families if has_ipv6() else families[:1]:
         while _works(run, ["ip", family, "rule", "del", "pref", str(RULE_PREFERENCE)]):

@@ -22,7 +22,7 @@ SOCKET_WAIT_S = 20.0
 STEP_S = 0.01
 SWITCH_AHEAD_MAX_S = 60.0
 STATUS_MUNGE = 409
-"""How the head says that its munge does not take our credential."""
+"""The head's status when its munge refuses our credential."""
 _KINDS = {
     15: "expired: this machine's clock is ahead of the head's by more than munge allows; set the clock (NTP)",
     16: "rewound: this machine's clock is behind the head's by more than munge allows; set the clock (NTP)",
@@ -33,7 +33,7 @@ _KINDS = {
 
 
 def put_key(paths: Paths, key: bytes, account: Account) -> bool:
-    """The cluster's key in place: 0400, munge's, whole or not at all. True when it was another one before.
+    """Write the cluster's key atomically: mode 0400, owner munge. Returns whether it changed.
 
     Raises:
         NotPossible: munged would refuse a key of this length.
@@ -49,7 +49,7 @@ def put_key(paths: Paths, key: bytes, account: Account) -> bool:
 
 
 def put_dirs(paths: Paths, account: Account) -> None:
-    """munged's directories with the owners and modes that it insists on. /run is empty after each boot."""
+    """Make munged's directories with the owners and modes that it requires. /run is empty after each boot."""
     make_dir(paths.munge_etc, account, 0o700)
     make_dir(paths.munge_lib, account, 0o711)
     make_dir(paths.munge_log, account, 0o700)
@@ -57,7 +57,7 @@ def put_dirs(paths: Paths, account: Account) -> None:
 
 
 def stage_key(paths: Paths, key: bytes, account: Account) -> None:
-    """The next key beside the present one, for `switch_key`."""
+    """Write the next key beside the present one, for `switch_key`."""
     if not 32 <= len(key) <= 1024:
         raise NotPossible(f"a munge key of {len(key)} bytes is of no use", "make a new key on the head")
     write_atomic(paths.munge_key_staged, key, 0o400, (account.uid, account.gid))
@@ -65,25 +65,25 @@ def stage_key(paths: Paths, key: bytes, account: Account) -> None:
 
 @dataclass(frozen=True)
 class Change:
-    """When munged was away, in seconds since the epoch by this machine's clock. Both 0: nothing had to change."""
+    """When munged was stopped and started, in seconds since the epoch by this machine's clock. Both 0: no change."""
 
     stopped_unix: float = 0.0
     started_unix: float = 0.0
 
 
 def switch_key(paths: Paths, service: Service, account: Account, digest: str, at_unix: float, away_s: float) -> Change:
-    """Have munged work with the staged or the previous key from a moment on; the present one becomes the previous.
+    """Switch munged to the staged or the previous key at a given time; the present key becomes the previous one.
 
-    All machines stop munged at the moment and start it `away_s` later. Slurm waits for a munged that is away, but not
-    for one with another key, so that a machine that is a little late refuses nobody.
+    All machines stop munged at that time and start it `away_s` later. Slurm waits for a stopped munged, but fails with
+    one that has another key. So a machine that is a little late causes no failure.
 
     Args:
-        paths: where the keys are.
+        paths: the machine's paths.
         service: munged.
-        account: munge.
-        digest: of the key to switch to; nothing is done when it is the one in place.
-        at_unix: the moment, by this machine's clock; one that has passed is now.
-        away_s: how long munged stays away.
+        account: the user munge.
+        digest: of the key to switch to; nothing happens when that key is in place.
+        at_unix: the time of the switch, by this machine's clock; a past time means now.
+        away_s: how long munged stays stopped.
 
     Raises:
         NotPossible: no key here has the digest, or the moment is too far away.
@@ -123,7 +123,7 @@ def _sleep_until(unix: float) -> None:
 
 
 def fingerprint(key: bytes) -> str:
-    """What may be shown of a key: the first 16 hex digits of its sha256."""
+    """A digest of a key that may be shown: the first 16 hex digits of its sha256."""
     return hashlib.sha256(key).hexdigest()[:16]
 
 
@@ -140,7 +140,7 @@ def wait_until_up(paths: Paths, service: Service) -> None:
     """Wait for munged's socket.
 
     Raises:
-        MungeFault: it did not come within 20 s.
+        MungeFault: the socket did not appear within 20 s.
     """
     deadline = time.monotonic() + SOCKET_WAIT_S
     while not answers(paths):
@@ -151,10 +151,10 @@ def wait_until_up(paths: Paths, service: Service) -> None:
 
 
 def prove(link: HeadLink, token: str) -> None:
-    """Both ways: the head decodes a credential of ours, and we decode one of the head's.
+    """Prove munge both ways: the head decodes our credential, and we decode the head's.
 
     Raises:
-        MungeFault: it says which way fails and why.
+        MungeFault: with the direction that fails, and why.
         HeadUnreachable, HeadRefused: the head did not take part.
     """
     try:

@@ -1,4 +1,4 @@
-"""The machine as the agent handles it: its files, its services, its state."""
+"""The machine: its files, its services, its state."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SLURMD_DEFAULT = "/usr/sbin/slurmd"
 
 
 class Node:
-    """What the steps share.
+    """The objects that the agent's steps share.
 
     Args:
-        paths: where the files are.
+        paths: the machine's paths.
         systemctl: the program; used only where systemd runs.
     """
 
@@ -37,11 +37,11 @@ class Node:
         self.load = LoadWatch()
         self.host_name = HostName(paths)
         self.munge_changed = False
-        """munged has another key than when it was proved with the head last."""
+        """munged has another key than at the last proof with the head."""
         self.clock_skew_s: Callable[[], float] = lambda: 0.0
         """This clock minus the head's, measured now."""
         self.guards_metadata = str(paths.root) == "/"
-        """Only a whole machine has rules of its own; in a directory that stands for one they would be the host's."""
+        """False with a directory as root: firewall rules would be the host's."""
         self.systemd = paths.systemd_marker.is_dir()
         self.munged: Service
         self.slurmd: Service
@@ -53,21 +53,21 @@ class Node:
             self.slurmd = ChildService(self._slurmd_argv, paths.run_dir / "slurmd.pid", paths.proc)
 
     def save(self) -> None:
-        """Keep the state."""
+        """Save the state."""
         states.save(self.paths.state_file, self.paths.node_token, self.state)
 
     @property
     def slurm(self) -> Account:
-        """slurm as the head has it."""
+        """The user slurm with the head's uid and gid."""
         return Account("slurm", self.state.slurm_uid, self.state.slurm_gid)
 
     @property
     def munge(self) -> Account:
-        """munge as the head has it."""
+        """The user munge with the head's uid and gid."""
         return Account("munge", self.state.munge_uid, self.state.munge_gid)
 
     def accounts_known(self) -> None:
-        """The head's numbers have come: daemons started as children from now on run under them."""
+        """Use the head's uid and gid for daemons that start as children from now on."""
         if isinstance(self.munged, ChildService):
             self.munged = ChildService(
                 self._munged_argv, self.paths.run_dir / "munged.pid", self.paths.proc, self._munge_ids()
@@ -78,7 +78,7 @@ class Node:
         return ["--conf-server", self.state.conf_server, "-N", self.state.slot, *self.state.slurmd_args]
 
     def prepare_slurmd(self) -> None:
-        """Put slurmd's arguments and unit in place, so that starting it later is one call."""
+        """Write slurmd's arguments and unit, so that one call can start it later."""
         line = " ".join(shlex.quote(word) for word in self.slurmd_command())
         write_atomic(self.paths.slurmd_env, f"SLURMD_ARGS={line}\n".encode(), 0o600)
         for directory in (self.paths.slurm_log, self.paths.slurmd_spool):
@@ -88,7 +88,7 @@ class Node:
             self.install_units(False)
 
     def install_units(self, with_agent: bool) -> None:
-        """Write the units. systemd must read them again only when it may know an older text; that takes 0.1 s."""
+        """Write the units. Reload systemd (0.1 s) only when it may have read an older text."""
         texts = {units.SLURMD_UNIT: units.slurmd_unit(find("slurmd") or SLURMD_DEFAULT, str(self.paths.slurmd_env))}
         if with_agent:
             python = sys.executable or "/usr/bin/python3"
@@ -106,13 +106,13 @@ class Node:
             run([self.systemctl, "daemon-reload"], 60.0)
 
     def keep_names(self, roster: dict[str, str]) -> bool:
-        """Put the roster into /etc/hosts, this machine always in it, and have the machine bear its slot's name.
+        """Write the roster and this machine into /etc/hosts, and set the host name to the slot's name.
 
         Args:
             roster: name to address, of the nodes and the head.
 
         Returns:
-            True when /etc/hosts changed. Its mode stays 0644.
+            Whether /etc/hosts changed.
         """
         path, old = self._hosts()
         new = with_block(old, {**self._own_name(), **roster})
@@ -122,7 +122,7 @@ class Node:
         return new != old
 
     def check_names(self) -> None:
-        """Mend the machine's name, and ask the head for the roster again when somebody wrote /etc/hosts anew."""
+        """Restore the host name, and ask the head for the roster again when another program replaced /etc/hosts."""
         self.host_name.keep(self.state.slot)
         text = self._hosts()[1]
         if read_block(with_block(text, self._own_name())).keys() - read_block(text).keys():

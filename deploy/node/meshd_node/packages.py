@@ -1,8 +1,8 @@
-"""Packages that the image lacks, by apt. Nothing they bring is started: the agent starts what is needed.
+"""Installs missing packages with apt, without starting their services: the agent starts those that it needs.
 
-At a first boot apt is seldom alone: unattended-upgrades, apt-daily and cloud-init hold the lock of the lists (which
-`DPkg::Lock::Timeout` does not cover), dpkg's, or debconf's for minutes; a mirror answers 503, or a list was cut short.
-So all is tried again for minutes, and the words of the last try are kept.
+At a first boot other programs use apt too: unattended-upgrades, apt-daily and cloud-init hold the lock of the lists
+(which `DPkg::Lock::Timeout` does not cover), dpkg's or debconf's for minutes; a mirror answers 503, or a list is
+truncated. So the agent retries for minutes, and keeps the error of the last try.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .paths import Paths
 from .tools import Result, find, run
 
 TOTAL_S = 480.0
-"""For all tries together: less than the head waits for a machine that is on the tailnet (`timing.join_timeout_s`)."""
+"""For all tries together. Less than `timing.join_timeout_s`, for which the head waits."""
 PAUSE_S = 5.0
 TRY_TIMEOUT_S = 300.0
 SURE = 3
-"""So many clean looks at the mirror that do not know a package are believed."""
+"""A package does not exist when this many complete updates do not show it."""
 _UPDATE = ["apt-get", "update", "-q", "-o", "Acquire::Retries=2", "-o", "Acquire::http::Timeout=30"]
 _INSTALL = [
     "apt-get", "install", "-q", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=60",
@@ -38,7 +38,7 @@ _NOT_FETCHED = ("failed to fetch", "err:", "some index files failed", "not get l
 def ensure(
     paths: Paths,
     names: Sequence[str],
-    told: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
@@ -46,13 +46,13 @@ def ensure(
 
     Args:
         paths: where the files are.
-        names: as apt knows them.
-        told: called with the words of each try that fails.
+        names: apt's names.
+        report: called with the error text of each try that fails.
         monotonic: seconds.
         sleep: pauses, in seconds.
 
     Raises:
-        NotPossible: there is no apt here, or it failed until the time was up: the reason is apt's own last words.
+        NotPossible: apt is missing, or failed until the deadline; with apt's last error.
     """
     missing = [name for name in names if not _installed(name)]
     if not missing:
@@ -76,7 +76,7 @@ def ensure(
             text = f"cannot install {wanted} (try {tries}): {why}"
             if text.partition(": ")[2] != last:
                 say(text, urgent=True)
-            told(text)
+            report(text)
             last = why
             unknown = unknown + 1 if clean and any(word in why.lower() for word in _UNKNOWN) else 0
             over_s = monotonic() - began_s
@@ -92,15 +92,15 @@ def ensure(
 
 
 def _try(paths: Paths, missing: Sequence[str]) -> tuple[str, bool]:
-    """(why it failed, "" when all are installed; the lists were read whole)."""
-    with suppress(NodeError):  # what another left half done; while another is at it, this only says so
+    """(why it failed, "" when all are installed; whether the update fetched all lists)."""
+    with suppress(NodeError):  # finish an interrupted installation; fails harmlessly while another program holds the lock
         run(["dpkg", "--configure", "-a"], TRY_TIMEOUT_S, check=False)
     clean, why = False, ""
     try:
         update = run(_UPDATE, TRY_TIMEOUT_S, check=False)
         words = _words(update)
         clean = update.returncode == 0 and not any(word in words.lower() for word in _NOT_FETCHED)
-        # It ends with 0 also when it fetched nothing.
+        # Its exit code is 0 even when it fetched nothing.
         why = "" if clean else f"apt-get update exited with {update.returncode}: {_short(words)}; "
         if any(word in words.lower() for word in _CUT_SHORT):
             _drop_lists(paths)
@@ -113,7 +113,7 @@ def _try(paths: Paths, missing: Sequence[str]) -> tuple[str, bool]:
 
 
 def _hold_services(paths: Paths) -> bool:
-    """Have packages start nothing; True when that is ours to undo. One of ours that is left over is undone too."""
+    """Keep packages from starting services. Returns whether to undo it, also for our own leftover file."""
     with suppress(OSError):
         return paths.policy_rc_d.read_bytes() == _POLICY
     write_atomic(paths.policy_rc_d, _POLICY, 0o755)
@@ -121,7 +121,7 @@ def _hold_services(paths: Paths) -> bool:
 
 
 def _drop_lists(paths: Paths) -> None:
-    """A list that was cut short stays so for apt: the next update fetches it whole."""
+    """Remove the lists: apt keeps a truncated one, and fetches only missing ones."""
     for path in paths.apt_lists.glob("*"):
         if path.is_file() and path.name != "lock":
             with suppress(OSError):
@@ -133,10 +133,10 @@ def _words(result: Result) -> str:
 
 
 def _short(words: str) -> str:
-    """The complaints, or else the end."""
+    """The error lines, or the end of the text."""
     lines = [line.strip() for line in words.splitlines()]
-    told = [line for line in lines if line.startswith(("E:", "W:", "Err:", "dpkg:", "debconf:"))]
-    return " ".join(told or lines)[-300:]
+    found = [line for line in lines if line.startswith(("E:", "W:", "Err:", "dpkg:", "debconf:"))]
+    return " ".join(found or lines)[-300:]
 
 
 def _installed(name: str) -> bool:

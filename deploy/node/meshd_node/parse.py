@@ -1,4 +1,4 @@
-"""PURE: what `slurmd -C`, nvidia-smi and version commands print, made into plain values."""
+"""PURE: parses the output of `slurmd -C`, nvidia-smi and version commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .errors import NotPossible
 GPU_QUERY = "index,uuid,name,memory.total"
 LOAD_QUERY = "index,utilization.gpu,memory.used"
 FAULT_MAX = 400
-"""Characters of what nvidia-smi says of GPUs that do not work."""
+"""The most characters of nvidia-smi's text about faulty GPUs."""
 _UNTOLD = {"[n/a]", "[not supported]", "[not available]", "[requested functionality has been deprecated]"}
 _SHAPE = {
     "cpus": "CPUs",
@@ -51,7 +51,7 @@ def version(text: str) -> str:
 
 
 def gpus(text: str) -> list[dict[str, Any]]:
-    """The GPUs that work, from `nvidia-smi --query-gpu=GPU_QUERY --format=csv,noheader,nounits`.
+    """The working GPUs, from `nvidia-smi --query-gpu=GPU_QUERY --format=csv,noheader,nounits`.
 
     A line with words in place of numbers (a GPU that fell off the bus, or must be reset, or a part of one) is no GPU.
     """
@@ -62,12 +62,12 @@ def gpus(text: str) -> list[dict[str, Any]]:
 
 
 def gpu_fault(stdout: str, stderr: str = "", returncode: int = 0) -> str:
-    """What nvidia-smi says of GPUs that do not work, and of itself; "" while all is well.
+    """nvidia-smi's text about faulty GPUs and its own errors; "" without a fault.
 
     Args:
-        stdout: what it printed for GPU_QUERY.
-        stderr: its complaints.
-        returncode: what it ended with.
+        stdout: its output for GPU_QUERY.
+        stderr: its errors.
+        returncode: its exit code.
     """
     lines = [line.strip() for line in stdout.splitlines() if line.strip() and not _works(_row(line))]
     lines += [line.strip() for line in stderr.splitlines() if line.strip()]
@@ -94,7 +94,7 @@ def gpu_load(text: str) -> list[dict[str, int]]:
 
 
 def load_fault(stdout: str, stderr: str = "", returncode: int = 0) -> str:
-    """As `gpu_fault`, for LOAD_QUERY. What a GPU does not tell (`[N/A]`, as with MIG) is no fault."""
+    """As `gpu_fault`, for LOAD_QUERY. A value that a GPU does not report (`[N/A]`, as with MIG) is no fault."""
     lines = []
     for line in stdout.splitlines():
         parts = _row(line)
@@ -111,7 +111,7 @@ def _row(line: str) -> list[str]:
 
 
 def _works(row: list[str]) -> bool:
-    """A whole line about a whole GPU: its memory is a number, and none of its fields are words of an illness."""
+    """A whole line about a whole GPU: its memory is a number, and no field shows a fault."""
     return (
         len(row) == 4
         and row[0].isdigit()
@@ -124,18 +124,18 @@ def _works(row: list[str]) -> bool:
 
 
 def _ill(row: list[str]) -> bool:
-    """`[Unknown Error]`, `[GPU is lost]`, `[GPU requires reset]`, `ERR!`: but not what it merely does not tell."""
+    """`[Unknown Error]`, `[GPU is lost]`, `[GPU requires reset]`, `ERR!`: but not a value that it does not report."""
     words = [field for field in row if field.startswith("[") or field == "ERR!"]
     return any(word.lower() not in _UNTOLD for word in words)
 
 
 def _joined(lines: list[str]) -> str:
-    """Each once, and as much as people can read."""
+    """The lines without repetitions, cut to FAULT_MAX."""
     return "; ".join(dict.fromkeys(lines))[:FAULT_MAX]
 
 
 def gpu_minor(text: str) -> tuple[str, int] | None:
-    """(UUID, device minor) from /proc/driver/nvidia/gpus/*/information; None when it tells neither."""
+    """(UUID, device minor) from /proc/driver/nvidia/gpus/*/information; None when one is missing."""
     uuid = re.search(r"^GPU UUID:\s*(\S+)", text, re.MULTILINE)
     minor = re.search(r"^Device Minor:\s*(\d+)", text, re.MULTILINE)
     return (uuid.group(1), int(minor.group(1))) if uuid and minor else None

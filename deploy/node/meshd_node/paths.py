@@ -1,4 +1,4 @@
-"""Where everything lies, below a root that is `/` on a machine and a scratch directory in tests."""
+"""The machine's paths, below a root: `/` on a machine, a temporary directory in tests."""
 
 from __future__ import annotations
 

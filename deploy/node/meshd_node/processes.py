@@ -1,4 +1,4 @@
-"""What runs on the machine, read from /proc in one pass."""
+"""The machine's processes and load, from /proc."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TITLE_S = 1.0
 
 @dataclass
 class Running:
-    """The processes that matter here.
+    """slurmd and the jobs on the machine.
 
     Attributes:
         jobs: ids of the jobs that have a slurmstepd; a step whose title tells no id counts under its pid.
@@ -25,7 +25,7 @@ class Running:
 
 
 def look(proc: Path) -> Running:
-    """Look once. A process that ends meanwhile is passed over."""
+    """Read /proc once. Skips a process that ends meanwhile."""
     running = Running()
     for entry in proc.iterdir() if proc.is_dir() else ():
         if not entry.name.isdigit():
@@ -46,7 +46,7 @@ def look(proc: Path) -> Running:
 
 
 def _title(entry: Path) -> str:
-    """A process's command line. The kernel keeps the reader of one that hangs in a page fault: "" then."""
+    """A process's command line; "" for a process that hangs in a page fault, which would block the reader."""
     try:
         data = within(f"{entry}/cmdline", (entry / "cmdline").read_bytes, TITLE_S)
     except Hangs:

@@ -1,14 +1,14 @@
-"""A new login with the auth key that is stored here, or one that the head sends for it: new node key, same machine key, so
-the same device and address. A key that was sent for one login is removed when that has come to its end.
+"""Logs in again, with the stored auth key or one that the head sends: new node key, same machine key, so the same device
+and address. The agent removes a key for one login afterwards.
 
-It runs in a process of its own, which neither a restart of the agent nor a link that drops can end half way. What came
-of it is in a file under the attempt's name: asking for the same attempt again does nothing again.
+The login runs in a process of its own, so that neither a restart of the agent nor a dropped link can interrupt it. A
+file keeps the result with the attempt's name: a repeated request for an attempt does not log in again.
 
-Facts, measured with tailscale 1.102: 0.06 to 0.11 s, open connections survive. A bad key leaves a zombie: the data
-plane goes on, control is lost. The old node key is on disk until the new one is accepted, so a restart, or a login with
-an empty key, brings it back.
+Facts, measured with tailscale 1.102: a login takes 0.06 to 0.11 s, and open connections survive. After a bad key the
+data plane works but control is lost. The old node key stays on disk until control accepts the new one, so a restart, or
+a login with an empty key, restores it.
 
-The peers are greeted afterwards (greeting.py).
+Afterwards it starts WireGuard sessions with the peers (handshake.py).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Any
 from .console import say
 from .errors import NodeError, NotPossible
 from .files import locked, read_json, write_atomic
-from .greeting import greet_peers
-from .login import STEP_S, complaints, device, recover, until_online
+from .handshake import prime_sessions
+from .login import STEP_S, login_errors, device, recover, until_online
 from .node import Node
 from .parse import version
 from .tailscale import ASK_S, Tailscale, TailscaleFault
@@ -38,16 +38,16 @@ MIN_VERSION = (1, 90)
 
 
 def reauth(node: Node, attempt: str, key: bytes = b"") -> dict[str, Any]:
-    """Have the login made, once for each attempt; {"node_key", "address", "gap_s"}.
+    """Run the login once for each attempt. Returns {"node_key", "address", "gap_s"}.
 
     Args:
         node: this machine.
-        attempt: a word for this try.
-        key: auth key for this attempt alone; empty: the stored one.
+        attempt: a name for this attempt.
+        key: auth key for this attempt only; empty: the stored key.
 
     Raises:
-        NotPossible: there is no key here, or tailscale is too old.
-        TailscaleFault: it failed; the machine is as it was, or the text says what it is.
+        NotPossible: no key is stored, or tailscale is too old.
+        TailscaleFault: the login failed. The old login is back unless the text says otherwise.
     """
     if not attempt or not all(char.isalnum() or char == "-" for char in attempt) or len(attempt) > 80:
         raise NotPossible("the attempt has no usable name", "this is a fault of meshd: report it")
@@ -65,16 +65,16 @@ def reauth(node: Node, attempt: str, key: bytes = b"") -> dict[str, Any]:
                 raise TailscaleFault(f"the login did not come to its end within {WAIT_S:g} s: see the agent's log")
             time.sleep(STEP_S)
         if child is not None:
-            with suppress(subprocess.TimeoutExpired):  # its result is there: what keeps it is no concern of ours
+            with suppress(subprocess.TimeoutExpired):  # its result is there: do not wait any longer
                 child.wait(ASK_S)
     if not result.get("ok"):
-        raise TailscaleFault(str(result.get("detail") or "the login failed without a word"))
+        raise TailscaleFault(str(result.get("detail") or "the login failed without a reason"))
     return {name: result.get(name) for name in ("node_key", "address", "gap_s")}
 
 
 def carry_out(node: Node, attempt: str) -> None:
-    """The detached process: log in, see that it worked, put right what did not, write down what came of it."""
-    with locked(node.paths.run_dir):  # not while the watch over the login heals one
+    """In the detached process: log in, verify it, recover after a failure, write the result."""
+    with locked(node.paths.run_dir):  # not while LoginWatch repairs the login
         if _result(node, attempt) is not None:
             return
         try:
@@ -83,16 +83,16 @@ def carry_out(node: Node, attempt: str) -> None:
             result = {"ok": False, "detail": str(error)[:1000]}
         finally:
             node.paths.auth_key_once.unlink(missing_ok=True)
-        say(f"login anew ({attempt}): {'done' if result['ok'] else result['detail']}")
+        say(f"new login ({attempt}): {'done' if result['ok'] else result['detail']}")
         result["attempt"] = attempt
         write_atomic(node.paths.reauth_file, json.dumps(result).encode(), 0o600)
 
 
 def login(node: Node) -> dict[str, Any]:
-    """`tailscale up --force-reauth` with the key for this login, else with the stored one.
+    """Run `tailscale up --force-reauth` with the key for this login, or the stored one.
 
     Raises:
-        TailscaleFault: it was refused or took too long; the old login is back, or the text says that it is not.
+        TailscaleFault: refused, or too slow. The old login is back unless the text says otherwise.
     """
     tailscale = Tailscale(node.paths.tailscaled_socket)
     before, peers = device(tailscale.status()), tailscale.peers_in_use()
@@ -102,11 +102,11 @@ def login(node: Node) -> dict[str, Any]:
     gap_s = time.monotonic() - began
     after = until_online(tailscale, before["key"], ONLINE_S if not said else 1.0)
     if after is not None:
-        greet_peers(tailscale, peers)
+        prime_sessions(tailscale, peers)
         return {"node_key": after["key"], "address": after["address"], "gap_s": round(gap_s, 3)}
-    why = said or "; ".join(complaints(tailscale.status())) or "it is not online with a new node key"
+    why = said or "; ".join(login_errors(tailscale.status())) or "it is not online with a new node key"
     how = recover(node, tailscale)
-    raise TailscaleFault(f"the login was not taken: {why}; {how}")
+    raise TailscaleFault(f"the login was refused: {why}; {how}")
 
 
 def _key_file(node: Node) -> Path:
@@ -126,7 +126,7 @@ def _check(node: Node) -> None:
 
 
 def _detach(node: Node, attempt: str) -> subprocess.Popen[bytes] | None:
-    """Start it; the process, where it is a child of ours: it goes on when we end."""
+    """Start the detached process. Returns it where it is our child; it outlives the agent."""
     paths = node.paths
     argv = [sys.executable, str(paths.agent), "--root", str(paths.root), "--proc", str(paths.proc), "--systemctl",
             node.systemctl, "--attempt", attempt, "reauth"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Starting and stopping daemons: by systemd where it runs, else as children that are started again when they end."""
+"""Starts and stops daemons: with systemd, or as child processes that the agent restarts when they end."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ STOP_S = 20.0
 
 
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
-"""Variables with such names stay with the agent: what a cloud puts into a container's environment is not for jobs."""
+"""Daemons do not get variables with these words: jobs must not see secrets from a container's environment."""
 
 
 class Service(Protocol):
-    """One daemon. Each verb may be repeated."""
+    """One daemon. All methods are idempotent."""
 
     def start(self) -> None:
         """Have it run."""
 
     def start_soon(self) -> None:
-        """Begin to start it, where that does not keep the caller waiting."""
+        """Start it without waiting, where possible."""
 
     def stop(self) -> None:
-        """Have it not run; returns when it has ended."""
+        """Stop it, and return when it has ended."""
 
     def restart(self) -> None:
         """Stop and start."""
@@ -55,7 +55,7 @@ def start_unit(systemctl: str, *verb: str) -> None:
 
 
 class SystemdService:
-    """A unit."""
+    """A daemon that is a systemd unit."""
 
     def __init__(self, unit: str, systemctl: str) -> None:
         self._unit = unit
@@ -66,11 +66,11 @@ class SystemdService:
         start_unit(self._systemctl, "start", self._unit)
 
     def start_soon(self) -> None:
-        """Have systemd start it beside what we do."""
+        """Let systemd start it, without waiting."""
         start_unit(self._systemctl, "--no-block", "start", self._unit)
 
     def stop(self) -> None:
-        """Have it not run."""
+        """Stop it."""
         run([self._systemctl, "stop", self._unit], 90.0)
 
     def restart(self) -> None:
@@ -83,7 +83,7 @@ class SystemdService:
 
 
 class ChildService:
-    """A daemon in the foreground of its own session; it outlives the agent, which finds it again by its pid file.
+    """A daemon in its own session. It outlives the agent, which finds it again by its pid file.
 
     Args:
         argv: builds the command line at each start.
@@ -105,7 +105,7 @@ class ChildService:
         self._watcher: threading.Thread | None = None
 
     def start(self) -> None:
-        """Have it run, and start it again 2 s after it ended."""
+        """Start it, and restart it 2 s after it ends."""
         with self._lock:
             self._wanted = True
             if self._pid() == 0:
@@ -115,10 +115,10 @@ class ChildService:
             self._watcher.start()
 
     def start_soon(self) -> None:
-        """Nothing yet: a child is of the process that starts it."""
+        """Do nothing: the child must belong to the process that keeps it running."""
 
     def stop(self) -> None:
-        """Ask it to end, and end it when it does not."""
+        """Send SIGTERM, and SIGKILL after 20 s."""
         with self._lock:
             self._wanted = False
             pid = self._pid()
@@ -139,11 +139,11 @@ class ChildService:
         self.start()
 
     def alive(self) -> bool:
-        """Whether its process is there."""
+        """Whether its process exists."""
         return self._pid() != 0
 
     def _pid(self) -> int:
-        """Its pid, 0 when it does not run; the process must bear the program's name, for pids are used again."""
+        """Its pid; 0 when it does not run. Checks the process's name, since pids are reused."""
         if self._child is not None and self._child.poll() is not None:
             self._child = None
             return 0

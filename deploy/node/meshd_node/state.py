@@ -1,7 +1,7 @@
-"""What the agent must know after a restart or a reboot: one small file, and the node token in another, both 0600.
+"""The agent's state across restarts and reboots: one small file, and the node token in another, both 0600.
 
-The token has a file of its own, so that a machine whose state is lost or damaged can still prove who it is: its join
-token opens nothing once it was a node.
+The token has a file of its own, so that a machine with lost or damaged state can still identify itself: its join token
+is no longer valid once it was a node.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ KEPT_RESULTS = 64
 @dataclass
 class State:
     """Attributes:
-    node_token: what it speaks to the head with; kept in its own file.
-    address: its own on the tailnet, as the head sees it.
-    slurmd_wanted: the head told to start slurmd: after a reboot the agent starts it by itself.
-    done: results of the last commands by id, so that a command delivered twice is carried out once.
+    node_token: the token for calls to the head; saved in its own file.
+    address: this machine's tailnet address, as the head sees it.
+    slurmd_wanted: the head has sent start_slurmd; the agent starts slurmd by itself after a reboot.
+    done: results of the last commands, by id, so that a command delivered twice runs once.
     """
 
     node_token: str = ""
@@ -44,18 +44,18 @@ class State:
 
     @property
     def joined(self) -> bool:
-        """The head has accepted this machine, and what it told is known."""
+        """Whether the head has accepted this machine, and its answer is saved."""
         return bool(self.node_token and self.slot)
 
     def remember(self, command_id: str, result: dict[str, Any]) -> None:
-        """Keep a command's result; the oldest go."""
+        """Keep a command's result, and drop the oldest above KEPT_RESULTS."""
         self.done[command_id] = result
         while len(self.done) > KEPT_RESULTS:
             del self.done[next(iter(self.done))]
 
 
 def load(path: Path, token_path: Path) -> State:
-    """The state as it was saved; a new one when there is none. An older agent kept the token in the state."""
+    """The saved state; a new one when there is none. An older agent kept the token in the state."""
     saved = read_json(path)
     known = {one.name for one in fields(State)}
     try:
@@ -67,10 +67,10 @@ def load(path: Path, token_path: Path) -> State:
 
 
 def save(path: Path, token_path: Path, state: State) -> None:
-    """Keep it, durably; the token first, for without it the rest is of no use. One that has left keeps no token.
+    """Save the state durably, the token first, since the rest is useless without it. A machine that left keeps no token.
 
     Raises:
-        OSError: it could not be written; the old one is still there.
+        OSError: it cannot be written; the old state is still there.
     """
     if state.left:
         token_path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""tailscaled on this machine: what it says, and the login that `tailscale up` makes with what it was told before."""
+"""tailscaled on this machine: queries of its LocalAPI, and `tailscale up` with all earlier settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HOST = "local-tailscaled.sock"
 
 
 class TailscaleFault(NodeError):
-    """tailscaled does not answer, or does not do what it was asked for."""
+    """tailscaled does not answer, or a request to it failed."""
 
 
 class _Connection(http.client.HTTPConnection):
@@ -46,31 +46,31 @@ class Tailscale:
         return self._get("status?peers=false")
 
     def peers_in_use(self) -> list[str]:
-        """IPv4 addresses of the peers that this machine has talked to within the last minutes. Raises TailscaleFault."""
+        """IPv4 addresses of the peers with traffic in the last minutes. Raises TailscaleFault."""
         peers = self._get("status").get("Peer") or {}
         found = [peer for peer in peers.values() if peer.get("Active") is True]
         return [str(address) for peer in found for address in peer.get("TailscaleIPs") or [] if "." in str(address)]
 
     def key_of(self, address: str) -> str:
-        """A peer's node key by what is known here; "" while nobody has that address, or tailscaled does not answer."""
+        """A peer's node key; "" when no peer has that address, or tailscaled does not answer."""
         try:
             node = self._get(f"whois?addr={address}").get("Node")
         except TailscaleFault:
             return ""
         return str(node.get("Key") or "") if isinstance(node, dict) else ""
 
-    def greet(self, address: str, within_s: float = ASK_S) -> bool:
-        """Wake the path to a peer (a disco ping), then send it one packet through WireGuard (a TSMP ping).
+    def prime_session(self, address: str, within_s: float = ASK_S) -> bool:
+        """Open the path to a peer (a disco ping), then send it one packet through WireGuard (a TSMP ping).
 
-        That makes a session if there is none. In this order: a handshake that is sent where no path is yet is lost, and
-        is not repeated for 5 s.
+        The packet starts a session if there is none. The path comes first: a handshake without a path is lost, and is
+        not repeated for 5 s.
 
         Args:
             address: the peer's.
             within_s: for each of the two answers.
 
         Returns:
-            Whether it answered both.
+            Whether the peer answered both.
         """
         try:
             return all(
@@ -84,16 +84,16 @@ class Tailscale:
         return self._get("prefs")
 
     def up(self, *words: str, timeout_s: float) -> str:
-        """`tailscale up` with everything that it was told before; what it said when it failed, else "".
+        """Run `tailscale up` with all earlier settings. Returns its error, or "".
 
-        That it says nothing proves nothing: ask `status`. Raises ToolMissing and ToolTimeout.
+        "" does not prove success: check `status`. Raises ToolMissing and ToolTimeout.
         """
         argv = ["tailscale", f"--socket={self._path}", "up", *flags(self.prefs()), *words]
         result = run(argv, timeout_s, check=False)
         return " ".join((result.stderr or result.stdout).split())[-400:] if result.returncode else ""
 
     def down(self) -> None:
-        """`tailscale down`, also over the tailnet itself. Raises ToolMissing, ToolTimeout and ToolFailed."""
+        """Run `tailscale down`, even if the tailnet carries the session. Raises ToolMissing, ToolTimeout and ToolFailed."""
         run(["tailscale", f"--socket={self._path}", "down", "--accept-risk=lose-ssh"], 30.0)
 
     def _get(self, page: str) -> dict[str, Any]:
@@ -118,12 +118,12 @@ class Tailscale:
 
 
 def flags(prefs: dict[str, Any]) -> list[str]:
-    """What `tailscale up` must be told again: it refuses to run when a setting that is not the default is left out.
+    """The flags for the present settings: `tailscale up` refuses to run when a setting other than its default is missing.
 
-    Facts: tailscale 1.102 cmd/tailscale/cli/up.go. Left out are those that a node cannot have been given there.
+    Source: tailscale 1.102 cmd/tailscale/cli/up.go, without settings that a node cannot have.
 
     Raises:
-        NotPossible: there are no preferences: nobody has logged this machine in.
+        NotPossible: there are no preferences: this machine was never logged in.
     """
     if "ControlURL" not in prefs:
         raise NotPossible("tailscaled has no preferences", "`tailscale up` was never run here")

@@ -1,4 +1,4 @@
-"""Programs: argv lists, never a shell, always a deadline."""
+"""Runs programs: always an argv list, never a shell, always a deadline."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .errors import ToolFailed, ToolHangs, ToolMissing, ToolTimeout
 
 OUTPUT_MAX = 1024 * 1024
 KILL_WAIT_S = 0.5
-"""A killed program is waited for so long. One that the kernel keeps (state D: a GPU or a disk that does not answer) ends
-no sooner than that answers, and no signal reaches it."""
+"""How long to wait for a killed program. A program in state D (waiting for a dead GPU or disk) ends only when the device
+answers; no signal reaches it."""
 _SBIN = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -38,7 +38,7 @@ class _Hanging:
     pipes: list[IO[bytes]] = field(default_factory=list)
 
     def over(self) -> bool:
-        """Nothing of it is left. Reads what it still says away, so that it can end."""
+        """Whether it and its children have ended. Drains its output, so that it can end."""
         for pipe in list(self.pipes):
             if _at_end(pipe):
                 pipe.close()
@@ -51,33 +51,33 @@ _lock = threading.Lock()
 
 
 def search_path() -> str:
-    """PATH with the system directories at its end: units and cron run with less."""
+    """PATH, with the system directories at its end: units and cron lack some."""
     own = os.environ.get("PATH", "")
     return f"{own}:{_SBIN}" if own else _SBIN
 
 
 def find(program: str) -> str:
-    """The program's full path, "" when it is not installed."""
+    """The program's full path; "" when it is not installed."""
     return shutil.which(program, path=search_path()) or ""
 
 
 def run(argv: Sequence[str], timeout_s: float, stdin: bytes = b"", check: bool = True) -> Result:
     """Run a program to its end.
 
-    It returns within `timeout_s` and KILL_WAIT_S more, whatever the program does. One that does not end even when it is
-    killed is remembered, and not started again before it has ended: each would hang beside it.
+    It returns within `timeout_s` plus KILL_WAIT_S, whatever the program does. A program that survives SIGKILL is not
+    started again before it has ended: the next one would hang too.
 
     Args:
-        argv: program and arguments; no secrets, any local user can read them.
-        timeout_s: after this it is killed with all its children.
-        stdin: what it reads; kept out of every error.
-        check: raise when it ends with another code than 0.
+        argv: program and arguments. No secrets: every local user can read them.
+        timeout_s: after this the program and all its children are killed.
+        stdin: its input; never in an error.
+        check: raise when its exit code is not 0.
 
     Raises:
         ToolMissing: not installed.
         ToolTimeout: it was killed.
-        ToolHangs: one that was started before still hangs.
-        ToolFailed: it ended badly and `check` was set.
+        ToolHangs: an earlier run still hangs.
+        ToolFailed: the exit code was not 0 and `check` was set.
     """
     program = find(argv[0]) if "/" not in argv[0] else argv[0]
     if not program:
@@ -114,7 +114,7 @@ def run(argv: Sequence[str], timeout_s: float, stdin: bytes = b"", check: bool =
 
 
 def _end(program: str, process: subprocess.Popen[bytes]) -> None:
-    """Kill it with its children, and wait a little; what does not end is remembered."""
+    """Kill it with its children, wait KILL_WAIT_S, and remember it when it has not ended."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     try:
@@ -131,7 +131,7 @@ def _end(program: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def _at_end(pipe: IO[Any]) -> bool:
-    """Nobody holds the other end any more."""
+    """Whether no process holds the other end."""
     try:
         while os.read(pipe.fileno(), 65536):
             pass

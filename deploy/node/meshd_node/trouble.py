@@ -1,4 +1,4 @@
-"""Tells the head what keeps this machine from joining, while it cannot poll yet."""
+"""Reports to the head what keeps this machine from joining, while it cannot poll yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SPACING_S = 5.0
 SAME_AGAIN_S = 60.0
 CALL_S = 10.0
 _NO_SUCH_PLACE = 404
-"""An older head does not take reports."""
+"""An older head has no endpoint for reports."""
 
 _STAGES = {
     "apt-get": "packages", "dpkg": "packages", "dpkg-query": "packages", "slurmd": "slurmd", "nvidia-smi": "gpu",
@@ -23,7 +23,7 @@ _STAGES = {
 
 
 def stage_of(error: BaseException) -> str:
-    """What the machine was at, as the head's API names it."""
+    """The part of the join that failed, by its name in the head's API."""
     if isinstance(error, (ToolFailed, ToolMissing, ToolTimeout)):
         return _STAGES.get(error.program, "agent")
     if isinstance(error, MungeFault):
@@ -34,11 +34,11 @@ def stage_of(error: BaseException) -> str:
 
 
 class Trouble:
-    """Reports, not too often. A report that does not arrive is no trouble of its own.
+    """Sends reports at a limited rate, and ignores those that do not arrive.
 
     Args:
         link: to the head.
-        token: what to show: the join token, or the node token once there is one.
+        token: returns the join token, or the node token once there is one.
         monotonic: seconds.
     """
 
@@ -52,8 +52,8 @@ class Trouble:
         self._at_s = float("-inf")
         self._off = False
 
-    def tell(self, stage: str, text: str) -> None:
-        """Tell the head; the same words once a minute."""
+    def report(self, stage: str, text: str) -> None:
+        """Report a text; the same one at most once a minute."""
         words = (stage, " ".join(text.split())[-TEXT_MAX:])
         pause_s = SAME_AGAIN_S if words == self._last else SPACING_S
         token = self._token()

@@ -9,7 +9,7 @@ MUNGE_UNIT = "munge.service"
 
 
 def node_unit(python: str, agent: str) -> str:
-    """The agent's own unit. It outlives everything: it is how the head reaches the machine."""
+    """The agent's own unit. It restarts always: the head reaches the machine only through the agent."""
     return f"""[Unit]
 Description=meshd node agent
 Wants=network-online.target
@@ -32,9 +32,9 @@ WantedBy=multi-user.target
 
 
 def metadata_unit(python: str, agent: str) -> str:
-    """Closes the metadata service to users early at each boot: before the network, and so before any user's process.
+    """Closes the metadata service to users at each boot, before the network and thus before any user's process.
 
-    It comes after the services that load rules of their own, for those flush all others first.
+    It runs after services that load their own rules, since those flush all others.
     """
     return f"""[Unit]
 Description=Close the cloud's metadata service to users
@@ -55,7 +55,7 @@ WantedBy=sysinit.target
 
 
 def slurmd_unit(slurmd: str, env_file: str) -> str:
-    """slurmd of the slot. Never enabled: the agent starts it, last of all.
+    """slurmd of the slot. Never enabled: the agent starts it last.
 
     KillMode=process as in Slurm's own unit: a restart of slurmd must not end the running steps.
     """

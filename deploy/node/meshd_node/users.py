@@ -1,4 +1,4 @@
-"""slurm and munge must have the same numbers here as on the head: they travel inside every credential."""
+"""Gives slurm and munge the uid and gid of the head, since every munge credential holds them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Account:
-    """A system user as the head has it."""
+    """A system user with the head's uid and gid."""
 
     name: str
     uid: int
@@ -25,7 +25,7 @@ class Account:
 
 
 def align(paths: Paths, account: Account, owned: Sequence[Path]) -> bool:
-    """Make or change the user and its group so that the numbers are these, and give it its directories.
+    """Create or change the user and its group to have these ids, and give it its directories.
 
     Must run while none of its processes runs. Doing it again changes nothing.
 
@@ -39,7 +39,7 @@ def align(paths: Paths, account: Account, owned: Sequence[Path]) -> bool:
 
     Raises:
         NotPossible: another user or group has the number.
-        ToolMissing, ToolFailed, ToolTimeout: useradd and its kin.
+        ToolMissing, ToolFailed, ToolTimeout: from useradd, usermod, groupadd or groupmod.
     """
     user, group = _ids(paths.passwd, account.name), _ids(paths.group, account.name)
     user_gid = _primary_gid(paths.passwd, account.name)
@@ -62,12 +62,12 @@ def align(paths: Paths, account: Account, owned: Sequence[Path]) -> bool:
 
 
 def matches(paths: Paths, account: Account) -> bool:
-    """Whether the user has these numbers already."""
+    """Whether the user has these ids already."""
     return _ids(paths.passwd, account.name) == account.uid and _primary_gid(paths.passwd, account.name) == account.gid
 
 
 def give(path: Path, account: Account) -> None:
-    """Make a file, or a directory with all in it, the user's. Links are not followed."""
+    """Give a file, or a directory and its contents, to the user. Does not follow links."""
     if os.geteuid() != 0 or not path.exists():
         return
     os.chown(str(path), account.uid, account.gid, follow_symlinks=False)
@@ -78,7 +78,7 @@ def give(path: Path, account: Account) -> None:
 
 
 def make_dir(path: Path, account: Account, mode: int) -> None:
-    """A directory of the user with exactly this mode."""
+    """Make a directory that belongs to the user, with exactly this mode."""
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(mode)
     if os.geteuid() == 0:

@@ -33,7 +33,7 @@ def test_cloud_inits_copies_of_stage_1_are_erased_and_others_stay(tmp_path: Path
     world = put(tmp_path, "run/cloud-init/instance-data.json", f'{{"userdata": "{STAGE1}"}}', 0o644)
     plain = put(tmp_path, "run/cloud-init/status.json", "{}", 0o644)
     cache = put(tmp_path, "var/lib/cloud/instances/i-1/obj.pkl", STAGE1, 0o644)
-    assert sorted(erase.spent_copies(Paths(tmp_path))) == sorted(spent)
+    assert sorted(erase.erase_stage1_copies(Paths(tmp_path))) == sorted(spent)
     assert not any(path.exists() for path in spent)
     assert all(path.exists() for path in others)
     modes = [path.stat().st_mode & 0o777 for path in (world, plain, cache)]
@@ -45,7 +45,7 @@ def test_a_link_out_of_cloud_inits_folder_is_not_followed(tmp_path: Path) -> Non
     folder = tmp_path / "var/lib/cloud/instances/i-1/scripts"
     folder.mkdir(parents=True)
     (folder / "part-001").symlink_to(outside)
-    assert erase.spent_copies(Paths(tmp_path)) == []
+    assert erase.erase_stage1_copies(Paths(tmp_path)) == []
     assert outside.exists()
 
 
@@ -56,6 +56,6 @@ def test_one_that_leaves_keeps_no_key(tmp_path: Path) -> None:
         put(tmp_path, str(path.relative_to(tmp_path)), "secret")
     put(tmp_path, "etc/munge/.munge.key.12.34", "half written")
     put(tmp_path, "etc/meshd-node/join.json", "{}")
-    assert len(erase.left(paths)) == 6
+    assert len(erase.erase_secrets(paths)) == 6
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["join.json"]
-    assert erase.left(paths) == [], "again"
+    assert erase.erase_secrets(paths) == [], "again"

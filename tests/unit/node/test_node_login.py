@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.node.meshd_node import greeting, login, reauth
+from deploy.node.meshd_node import handshake, login, reauth
 from deploy.node.meshd_node.commands import carry_out
 from deploy.node.meshd_node.login_watch import (
     LOOK_S,
@@ -38,7 +38,7 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 def test_what_tailscaled_was_recorded_to_say() -> None:
-    assert login.zombie(recorded("zombie")) == REFUSED
+    assert login.refused_login(recorded("zombie")) == REFUSED
     assert not login.online(recorded("zombie"))
     for name in (
         "two-idle",
@@ -50,7 +50,7 @@ def test_what_tailscaled_was_recorded_to_say() -> None:
         "stopped",
         "ephemeral",
     ):
-        assert login.zombie(recorded(name)) == "", name
+        assert login.refused_login(recorded(name)) == "", name
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_tailscaled_was_recorded_to_say() -> None:
     ],
 )
 def test_only_a_refusal_makes_a_zombie(changes: dict[str, Any], *, is_zombie: bool) -> None:
-    assert bool(login.zombie({**recorded("zombie"), **changes})) is is_zombie
+    assert bool(login.refused_login({**recorded("zombie"), **changes})) is is_zombie
 
 
 class Watched:
@@ -128,7 +128,7 @@ def test_a_zombie_is_mended_and_told(watched: Watched) -> None:
     (notice,) = watched.watch.notices()
     assert "API key does not exist" in notice
     assert notice.endswith("the old login is back")
-    watched.watch.told(1)
+    watched.watch.drop_notices(1)
     assert (watched.watch.problem, watched.watch.notices()) == ("", [])
     watched.looks(3600)
     assert watched.tailscaled.calls() == [EMPTY]
@@ -300,7 +300,7 @@ def test_after_a_new_login_the_peers_that_are_talked_to_are_greeted(watched: Wat
     assert reauth.login(watched.node)["node_key"] == "nodekey:2"
     pinged = watched.tailscaled.pinged
     assert [one for one in pinged if one.endswith(".1")] == ["disco 100.64.0.1", "TSMP 100.64.0.1"]
-    assert [one for one in pinged if one.endswith(".8")] == ["disco 100.64.0.8"] * greeting.GREETINGS
+    assert [one for one in pinged if one.endswith(".8")] == ["disco 100.64.0.8"] * handshake.PRIME_TRIES
 
 
 def greet(watched: Watched, address: str = "100.64.0.8") -> dict[str, Any]:
@@ -316,12 +316,12 @@ def test_a_node_of_the_same_job_is_greeted_once_its_new_key_is_known(watched: Wa
     result = greet(watched)
     assert (result["ok"], result["data"]) == (True, {"answered": answers})
     once = ["disco 100.64.0.8", "TSMP 100.64.0.8"]
-    assert watched.tailscaled.pinged == (once if answers else ["disco 100.64.0.8"] * greeting.GREETINGS)
+    assert watched.tailscaled.pinged == (once if answers else ["disco 100.64.0.8"] * handshake.PRIME_TRIES)
     assert len(watched.tailscaled.whois) == 4
 
 
 def test_who_stays_unknown_is_not_waited_for_long(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(greeting, "KNOWN_S", 0.12)
+    monkeypatch.setattr(handshake, "KNOWN_S", 0.12)
     result = greet(watched)
     assert (result["ok"], result["data"], watched.tailscaled.pinged) == (True, {"answered": False}, [])
     assert len(watched.tailscaled.whois) > 1

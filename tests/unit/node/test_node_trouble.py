@@ -112,21 +112,21 @@ def test_the_same_words_are_sent_once_a_minute_and_none_without_a_pause() -> Non
     line, now_s, token = Line(), [0.0], "t"
     trouble = Trouble(line, lambda: token, lambda: now_s[0])  # type: ignore[arg-type]
     for _ in range(int(SAME_AGAIN_S)):
-        trouble.tell("gpu", "hangs")
+        trouble.report("gpu", "hangs")
         now_s[0] += 1
     assert len(line.sent) == 1
     for n in range(60):
-        trouble.tell("packages", f"try {n} {'x' * 1000}")
+        trouble.report("packages", f"try {n} {'x' * 1000}")
         now_s[0] += 1
     assert len(line.sent) <= 2 + 60 / SPACING_S
     assert all(len(one["text"]) <= TEXT_MAX for one in line.sent)
     line.error = HeadRefused(404, "not found", "", fatal=False)
     now_s[0] += SAME_AGAIN_S
-    trouble.tell("gpu", "hangs")
+    trouble.report("gpu", "hangs")
     sent = len(line.sent)
     for _ in range(5):
         now_s[0] += SAME_AGAIN_S
-        trouble.tell("gpu", "hangs")
+        trouble.report("gpu", "hangs")
     assert len(line.sent) == sent, "an older head takes no reports"
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.node.meshd_node.backoff import Backoff, half_more_or_less
+from deploy.node.meshd_node.backoff import Backoff, jitter
 from meshd.runtime.backoff import backoff_s
 from meshd.runtime.tasks import RETRY_MAX_S, keep_running
 from tests.clocks import HandClock
@@ -37,7 +37,7 @@ def test_a_node_waits_as_long_as_the_head_would() -> None:
 
 
 def test_a_nodes_pauses_are_spread() -> None:
-    factors = [half_more_or_less() for _ in range(100)]
+    factors = [jitter() for _ in range(100)]
     assert all(0.5 <= factor <= 1.5 for factor in factors)
     assert len(set(factors)) > 1
 
