@@ -300,8 +300,3 @@ def test_names_that_are_all_taken_are_refused(taken: tuple[str, ...], code: Refu
     with pytest.raises(InitRefused) as caught:
         plan_init(existing(SITE, present=frozenset(taken)))
     assert caught.value.code is code
-
-
-def test_every_code_is_described() -> None:
-    page = (Path(__file__).parents[3] / "docs/operations.md").read_text()
-    assert [code for code in (*Warn, *Refusal) if f"`{code}`" not in page] == []
