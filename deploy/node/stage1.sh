@@ -1,6 +1,6 @@
 #!/bin/sh
 # meshd stage 1: cloud-init runs this as root. It joins the tailnet, fetches the node agent from the head and starts it.
-# Some clouds run it at every boot: each step looks first whether its work is done. No secret is ever an argument.
+# Some clouds run it at every boot: each step first checks whether its work is done. No secret is ever an argument.
 # Rendered by meshd/bootstrap/stage1.py, which quotes the @VALUES@ and drops comment lines.
 set -u
 umask 077
@@ -29,15 +29,15 @@ nap() { sleep 0.05 2>/dev/null || sleep 1; }
 
 booted() { [ -d /run/systemd/system ]; }
 
-# Its state may be lost or damaged: its token alone brings it back.
+# The state may be lost or damaged: the node token is enough to come back.
 was_node() { [ -e "$STATE" ] || [ -e $ETC/node.token ] && [ -s $PYZ ]; }
 
 start_agent() {
   if booted; then systemctl --no-block start meshd-node; else python3 $PYZ install; fi
 }
 
-# The machine cannot become a node. Nothing can be lost: no job has ever run on it, unless it had joined before. Then its
-# agent goes on looking after the login, and its dead-man switch runs.
+# The machine cannot become a node. No job has ever run on it, unless it joined before. Then its agent keeps repairing
+# the login, and its dead-man switch runs.
 give_up() {
   say "$*"
   if was_node; then
@@ -74,14 +74,14 @@ install_tailscale() {
   while add_tailscale >$ETC/apt.log 2>&1; rc=$?; ! tailscale_ok; do
     say "cannot install tailscale (try $try, exit code $rc): $(grep ': ' $ETC/apt.log | tail -n 3 | tr '\n' ' ')"
     [ $(($(up_s) - since)) -lt 600 ] || give_up "no tailscale 1.90 after 10 min of tries"
-    # a list that was cut short is never mended by apt itself
+    # apt never repairs a truncated list itself
     ! grep -q 'MergeList\|be parsed' $ETC/apt.log || rm -rf /var/lib/apt/lists/*
     try=$((try + 1))
     sleep 10
   done
 }
 
-# At a first boot others hold apt's locks for minutes (unattended-upgrades, cloud-init), and a mirror may be away.
+# At a first boot unattended-upgrades or cloud-init may hold apt's locks for minutes, and a mirror may be down.
 add_tailscale() {
   get "$base.noarmor.gpg" "$keyring" && get "$base.tailscale-keyring.list" "$list" &&
     chmod 0644 "$keyring" "$list" || return
@@ -92,8 +92,9 @@ add_tailscale() {
 
 apt() { DEBIAN_FRONTEND=noninteractive apt-get -qy "$@" </dev/null; }
 
-# State that came with the image is another machine's: with one node key two fight for one address. The mark holds this
-# machine's name, which no other machine ever has: a reboot finds it, and wipes nothing. No logout: that is the other's.
+# State in the image is another machine's: two machines with one node key fight for one address. The mark holds this
+# machine's name, which is unique: after a reboot it matches, and nothing is wiped. No logout: it would log the other
+# machine out.
 stop_image() {
   if booted; then systemctl stop meshd-node slurmd tailscaled 2>/dev/null; fi
   for p in /proc/[0-9]*; do
@@ -139,7 +140,7 @@ status() { timeout 10 tailscale status --json --peers=false 2>/dev/null; }
 
 has() { printf '%s' "$S" | grep -q "$1"; }
 
-# Neither rc 0 of `up` nor Running prove anything: control must show us online, without a login error.
+# Neither exit code 0 of `up` nor Running prove anything: control must show us online, without a login error.
 online() {
   S=$(status)
   has '"BackendState": "Running"' && has '"Online": true' && ! has 'login error'
@@ -155,14 +156,14 @@ wait_online() {
   n=0
   until online; do
     [ $((n += 1)) -lt "$1" ] || return 1
-    # a refused key does not get better by waiting
+    # waiting does not help a refused key
     if [ "$n" -gt 40 ] && has 'login error'; then return 1; fi
     nap
   done
 }
 
-# One login, if one is called for. Only a machine without a node key, or whose node key has expired, is given the auth
-# key: control refuses a dead one even from a machine that is well. No answer from tailscaled is not "no node key".
+# One login, if control wants one. Use the auth key only without a node key, or after it expired: control refuses a dead
+# auth key even from a machine with a good login. No answer from tailscaled does not mean "no node key".
 login() {
   if [ -z "$S" ] || has '"BackendState": "NoState"' && has '"HaveNodeKey": true'; then
     :
@@ -170,10 +171,10 @@ login() {
     [ -s "$KEY" ] || printf '%s\n' @AUTH_KEY@ >"$KEY"
     up "--auth-key=file:$KEY"
   elif has 'login error'; then
-    # a dead key was given to a good login: no key at all would leave it in place, and an empty one takes it away
+    # a good login got a dead key: without a key the dead one would stay, and an empty key removes it
     up --auth-key=file:/dev/null
   elif has '"BackendState": "Stopped"'; then
-    # without any setting: it keeps all that it was told before
+    # without any flag: it keeps all earlier settings
     timeout 30 tailscale up 2>&1
   fi
 }
@@ -189,7 +190,7 @@ join_tailnet() {
     why=$(printf '%s' "$S" | grep -i 'login error' | head -n 1 | sed 's/^[ "]*//')
     why=${why:-$(printf '%s' "$said" | tail -n 1)}
     say "not on the tailnet (try $try of $TRIES): ${why:-it is not online}"
-    # A key that control calls dead stays dead: it is tried twice, all else as often as was said.
+    # A dead key stays dead: two tries. For all other failures: TRIES.
     case "$why $said" in
       *'invalid key'* | *'auth key'* | *authkey*) most=2 hint='is the auth key expired, revoked or used up?' ;;
       *) most=$TRIES hint="is ${LOGIN:-https://controlplane.tailscale.com} reachable from here?" ;;
@@ -199,8 +200,8 @@ join_tailnet() {
   done
 }
 
-# Gets the agent over the tailnet, checks its digest and lets it install itself. It is started before there is a tailnet,
-# and waits for it: python takes as long to start as the tailnet to come up.
+# Fetches the agent over the tailnet, checks its digest and lets it install itself. Starts before the tailnet is up and
+# waits for it: python takes as long to start as the tailnet to come up.
 begin_fetch() {
   fetch_agent >$ETC/fetch.log 2>&1 &
   fetch=$!
@@ -248,12 +249,12 @@ PY
 
 main() {
   say "stage 1 on $MACHINE"
-  # wakes the GPU driver while the rest goes on
+  # loads the GPU driver in the background
   nvidia-smi -L >/dev/null 2>&1 &
   mkdir -p $ETC ${PYZ%/*}
   chmod 0700 $ETC
   forget_image
-  # Where a cloud keeps this script in a file, it is root's alone: it holds keys.
+  # This script may be in a file, and holds keys: only root may read it.
   [ ! -f "$0" ] || chmod go= "$0"
   if ! was_node; then
     printf '%s\n' @JOIN@ >$ETC/join.json.new && mv $ETC/join.json.new $ETC/join.json
@@ -274,13 +275,13 @@ main() {
     start_agent
     return
   fi
-  # A head that is away, maybe for a restart, is no fault of this machine's. One that is there ends what it does not want.
+  # A head that is away, maybe for a restart, is no fault of this machine. A head that is up ends unwanted machines.
   try=1 since=$(up_s)
   while wait "$fetch"; rc=$?; [ "$rc" != 0 ]; do
     say "cannot get the node agent (try $try): $(tail -n 1 $ETC/fetch.log)"
     [ "$rc" != 3 ] || give_up "meshd was upgraded meanwhile"
-    # shellcheck disable=SC2170  # a number, once it is rendered
-    [ $(($(up_s) - since)) -lt @DEAD_MAN_S@ ] || give_up "no word from the head"
+    # shellcheck disable=SC2170  # rendered as a number
+    [ $(($(up_s) - since)) -lt @DEAD_MAN_S@ ] || give_up "no answer from the head"
     if [ "$try" -lt 5 ]; then sleep $((try * 2)); else sleep 10; fi
     try=$((try + 1))
     begin_fetch

@@ -17,7 +17,7 @@ from .backoff import Backoff, jitter
 from .console import say
 from .errors import NodeError
 from .files import locked
-from .login import RECOVER_S, SILENT, login_fault, login_wanted, device, online, recover, renew, switch_on
+from .login import RECOVER_S, SILENT, device, login_fault, login_wanted, online, recover, renew, switch_on
 from .node import Node
 from .tailscale import Tailscale
 

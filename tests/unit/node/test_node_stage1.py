@@ -231,7 +231,7 @@ def test_a_head_that_is_away_for_a_while_ends_no_machine(tmp_path: Path) -> None
 def test_a_head_that_stays_away_for_as_long_as_the_dead_man_waits_ends_it(tmp_path: Path) -> None:
     done = fetching(tmp_path, *[1] * 40, hours=True)
     assert done.returncode == 1
-    assert "no word from the head" in done.stdout
+    assert "no answer from the head" in done.stdout
     assert "systemctl poweroff" in done.stdout
 
 
