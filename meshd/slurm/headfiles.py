@@ -44,23 +44,23 @@ def serve(request: Path, answer: Path, directory: Path = DIRECTORY, settings: Pa
     Raises:
         OSError: the request cannot be taken, or the answer cannot be written.
     """
-    asked: dict[str, Any] = {}
-    told: dict[str, Any] = {"ok": False, "detail": "", "errno": 0}
+    body: dict[str, Any] = {}
+    outcome: dict[str, Any] = {"ok": False, "detail": "", "errno": 0}
     try:
-        asked = take(request, REQUEST_MAX_B)
-        nodes, gres = asked.get("nodes"), asked.get("gres")
+        body = take(request, REQUEST_MAX_B)
+        nodes, gres = body.get("nodes"), body.get("gres")
         if not isinstance(nodes, str) or not isinstance(gres, str):
             raise RequestRefused("the request has no text for both files")
         check(nodes, gres, known(read_small(settings), read_small(directory / NODES)))
         put(directory, nodes, gres)
-        told["ok"] = True
+        outcome["ok"] = True
     except (RequestRefused, LineRefused) as error:
-        told["detail"] = str(error)
+        outcome["detail"] = str(error)
     except OSError as error:
-        told |= {"detail": f"{error.filename or directory}: {error.strerror}", "errno": error.errno or 0}
-    told["id"] = str(asked.get("id", ""))[:64]
-    write_whole(answer, json.dumps(told).encode(), 0o644)
-    return bool(told["ok"])
+        outcome |= {"detail": f"{error.filename or directory}: {error.strerror}", "errno": error.errno or 0}
+    outcome["id"] = str(body.get("id", ""))[:64]
+    write_whole(answer, json.dumps(outcome).encode(), 0o644)
+    return bool(outcome["ok"])
 
 
 def put(directory: Path, nodes: str, gres: str) -> None:

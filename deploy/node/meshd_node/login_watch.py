@@ -94,13 +94,13 @@ class LoginWatch:
                 sure_s = SILENT_S if found == SILENT else SURE_S
                 self._fault, self._since_s, self._next_s = found, now_s, now_s + sure_s
             if now_s >= self._next_s:
-                self._mend()
+                self._repair()
         except (NodeError, OSError) as error:  # tailscaled does not run, or does not end
             if self._fault:
                 self._failed(str(error))
         return max(1.0, min(self._next_s - self._monotonic(), LOOK_S)) if self._fault else LOOK_S
 
-    def _mend(self) -> None:
+    def _repair(self) -> None:
         with locked(self._node.paths.run_dir):  # not during a login that the head ordered
             status = self._tailscale.status()
             found = login_fault(status)
@@ -110,8 +110,8 @@ class LoginWatch:
             if status.get("BackendState") == "Stopped":
                 how = switch_on(self._tailscale, self._within_s)
             else:
-                mend = renew if login_wanted(status) else recover
-                how = mend(self._node, self._tailscale, self._within_s)
+                repair = renew if login_wanted(status) else recover
+                how = repair(self._node, self._tailscale, self._within_s)
             status = self._tailscale.status()
         if online(status):
             self._look_at_address(status)
