@@ -49,7 +49,7 @@ def take(request: Path, max_b: int) -> dict[str, Any]:
     try:
         fd = os.open(request, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise RequestRefused("there is no request any more") from None
+        raise RequestRefused("the request is gone") from None
     except OSError as error:
         set_aside(request)
         raise RequestRefused(f"the request cannot be opened: {error.strerror}") from None

@@ -259,7 +259,7 @@ def _pool_of(node: JoinedNode, pools: Mapping[str, PoolLine]) -> PoolLine:
     pool = pools.get(node.slot.rpartition("-")[0])
     index = slot_index(pool.name, node.slot) if pool is not None else None
     if pool is None or index is None or index > pool.max_nodes:
-        raise SlurmError("no pool has this slot any more")
+        raise SlurmError("no pool has this slot now")
     return pool
 
 

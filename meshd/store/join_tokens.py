@@ -40,7 +40,7 @@ class JoinTokens:
         return str(rows[0][0]) if rows else ""
 
     def close(self, machine: str, why: str, at: datetime) -> None:
-        """The machine's join token opens nothing any more. Closing it again changes nothing."""
+        """The machine's join token no longer opens anything. Closing it again changes nothing."""
         if self.closed(machine):
             return
         with self._journal.writing(

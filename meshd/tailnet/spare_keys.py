@@ -4,7 +4,7 @@ it is revoked.
 A machine uses up its first key when it joins. Without another one it could not come back after its device was deleted.
 The spare is a key for one use too. It goes over the tailnet into a file that only root can read, and is in no user
 data. A thief could join one more device with it, with the machine's own tags. The machine uses the spare when control
-does not know its device any more, and then gets the next one.
+no longer knows its device, and then gets the next one.
 
 A machine has two spares at most: the one that it holds, and the one that replaces it. The first is revoked only when
 the machine holds the second.
@@ -106,7 +106,7 @@ def want(
     return (
         Want(last.purpose, "it is minted", mint=False)
         if at_hand
-        else Want(free, "it does not hold it any more", gone=True)
+        else Want(free, "the node no longer holds it", gone=True)
     )
 
 

@@ -23,7 +23,7 @@ from .tailscale import Tailscale, TailscaleFault
 from .tools import run
 
 RECOVER_S = 20.0
-DELETED = "the control server does not know its device any more"
+DELETED = "the control server no longer knows its device"
 EXPIRED = "its node key has expired"
 SWITCHED_OFF = "tailscale was switched off here"
 SILENT = "it is not connected to the control server, which does not say why"

@@ -250,9 +250,7 @@ async def _revoke_old(context: StepContext, rotation: AuthKeyRotation) -> StepOu
             raise
         return StepOutcome(StepVerdict.DONE, warnings=(f"{by_hand} ({error})",))
     if record is None and not first:
-        return StepOutcome(
-            StepVerdict.DONE, warnings=(f"the tailnet's API does not know the old key {old.id} (any more)",)
-        )
+        return StepOutcome(StepVerdict.DONE, warnings=(f"the tailnet's API no longer knows the old key {old.id}",))
     if record is None:
         raise TailnetRefused(f"the tailnet's API does not know the old key {old.id}: {by_hand}")
     if after is not None and after.valid:

@@ -113,14 +113,14 @@ class NodeTokenController(Controller):
         return self._generations
 
     def proved(self, caller: NodeCaller) -> None:
-        """A machine came with this token, and its device is right: an older one opens nothing any more."""
+        """A machine came with this token, and its device is right: an older one no longer opens anything."""
         if caller.generation <= self.generation(caller.machine):
             return
         self._tokens.raise_floor(caller.machine, caller.generation)
         before = self._log.of(caller.machine)
         now, generation = self._clock.now(), caller.generation
         token = replace(before, generation=generation, wanted=max(before.wanted, generation), renewed_at=now)
-        self._log.put(token, "its node token was renewed, and the old one opens nothing any more", now)
+        self._log.put(token, "its node token was renewed, and the old one no longer opens anything", now)
         self._failures.pop(caller.machine, None)
         log.info("node_token_renewed", machine=caller.machine, generation=generation)
 
