@@ -13,7 +13,6 @@ import pytest
 from meshd.api.node_schema import PollIn
 from meshd.api.schema import ProblemView
 from meshd.codes import ProblemCode
-from meshd.config import TimingSettings
 from meshd.daemon.machines import problems as machine_problems
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.nodes import problems
@@ -22,6 +21,7 @@ from meshd.errors import TailnetError
 from meshd.model import plan as p
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, Snapshot
+from tests.live import live_settings
 from tests.node_room import node_parts
 from tests.unit.daemon.small import Small
 from tests.unit.daemon.standins import MungeKey
@@ -113,7 +113,7 @@ class TailnetApi:
 async def test_a_node_key_is_made_to_last(small: Small, refuses: str) -> None:
     api = TailnetApi()
     api.refuses = refuses
-    steps = NodeSteps(small.machine_store, small.slurm, small.agents, api, TimingSettings)
+    steps = NodeSteps(small.machine_store, small.slurm, small.agents, api, live_settings())
     await steps.disable_key_expiry(p.DisableKeyExpiry(READY.name, "its node key would end on 2026-05-30", "n-1"))
     assert api.asked == ["n-1"]
     assert small.get(READY.name).key_expiry_asked_at == NOW
