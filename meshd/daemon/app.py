@@ -97,13 +97,11 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     store = MachineStore(journal, clock, awake.set)
     auth_rotations, munge_rotations = AuthRotations(journal), MungeRotations(journal)
     active, quiesce = ActiveRotations(auth_rotations, munge_rotations), Quiesce(munge_rotations, clock)
-
     guards = Guards(live, metrics, clock)
     providers = guards.around_all(ports.providers)
     tailnet = TailnetWatcher(ports.tailscaled, clock, poll_interval_s=settings.tailnet.poll_interval_s)
     sources = Sources(providers, ports.slurm, keys, journal, live, clock, awake.set)
     lag, reports, logs = LoopLag(clock), NodeReports(store.node_event), NodeLogs(agents, clock)
-
     slurm_files = SlurmFilesController(
         live, journal, ports.slurm, clock, sources.slurm, awake.set, quiesce.wait_until_quiet, write=ports.slurm_files
     )
@@ -131,7 +129,6 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         node_steps=machines.node_steps, providers=providers, agent_spoke=auth_key.controller.agent_spoke,
     )  # fmt: skip
     prices = build_prices(providers, ports.price_files, sources, live, journal, desired, clock)
-
     controllers: list[Controller] = [
         machines.controller, slurm_files, roster, nodes.node_tokens, auth_key.controller, auth_key.machine_keys,
         auth_key.spares, munge_key.controller, prices.controller, logs, lag,
@@ -148,7 +145,6 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         auth_key=auth_key.service, munge_key=munge_key.service, node_tokens=nodes.token_service,
     )  # fmt: skip
     controllers.append(ServiceStatus(notifier, machines.controller, journal, desired, head.service, clock))
-
     tailnet.on_change(awake.set, auth_key.controller.tailnet_changed)
     return Daemon(
         live, store, ports, sources, tailnet, snapshot, desired, machines, nodes, slurm_files, auth_key, munge_key,
