@@ -268,6 +268,16 @@ def test_one_that_speaks_is_not_called_gone_after_it_was_ended() -> None:
     assert to(step(quiet, saying(quiet, InstanceState.GONE))) is Phase.GONE
 
 
+def test_one_that_left_and_works_again_is_not_ended_under_its_job() -> None:
+    """Its slurmd did not stop, and somebody resumed the node: a job came although the machine is TERMINATING."""
+    m = machine(Phase.TERMINATING, left_slurm=True, slurmd_started=True, tailnet_ip="100.64.0.2", line_published=False)
+    busy = around(m, "MIXED", jobs={m.slot: "7"})
+    assert step(m, busy) is None
+    assert isinstance(step(m, around(m, "IDLE")), p.Terminate)
+    assert isinstance(step(m, around(m, "DOWN", jobs={m.slot: "7"})), p.Terminate), "a node that is DOWN runs no job"
+    assert isinstance(step(replace(m, removal=Removal.FORCED), busy), p.Terminate)
+
+
 # -- a reboot ---------------------------------------------------------------------------------------------------------
 
 

@@ -303,6 +303,27 @@ async def test_what_was_learned_while_an_order_waited_holds(small: Small) -> Non
     assert all(small.get(name).phase is Phase.GONE for name in names)
 
 
+@pytest.mark.parametrize(
+    ("states", "jobs", "ended", "drained"),
+    [
+        (["MIXED"], {"h100-1": "7"}, False, True),
+        (["ALLOCATED", "DRAIN"], {"h100-1": "7"}, False, False),
+        (["IDLE"], None, False, True),
+        (["IDLE", "DRAIN"], None, True, False),
+        (["DOWN"], None, True, False),
+    ],
+)
+async def test_the_last_look_before_the_end(
+    small: Small, states: list[str], jobs: dict[str, str] | None, ended: bool, drained: bool
+) -> None:
+    """A node that somebody resumed after it had left is drained again, and its jobs are waited for."""
+    gone = machine(Phase.TERMINATING, left_slurm=True, slurmd_started=True, tailnet_ip="100.64.0.2")
+    m = give(small, gone, *states, jobs=jobs)
+    await do(small, p.Terminate(m.name, "over"))
+    assert (small.get(m.name).terminate_called_at is not None) is ended
+    assert small.slurm.orders == ([f"drain {m.slot}"] if drained else [])
+
+
 async def test_a_machine_that_its_cloud_does_not_know_is_asked_of_the_listing(small: Small) -> None:
     m = small.journal.put(machine(Phase.TERMINATING), "phase", "given", NOW)
     small.cloud.errors.append(NotFound("no such instance"))
