@@ -19,9 +19,12 @@ async def test_every_history_ends_well(batch: int, tmp_path: Path) -> None:
         await live_through(seed, tmp_path, setting=Setting(idempotent=seed % 2 == 1))
 
 
-@pytest.mark.parametrize("seed", [267, 609, 1147])
+@pytest.mark.parametrize("seed", [267, 547, 609, 1147])
 async def test_a_history_that_once_went_wrong(seed: int, tmp_path: Path) -> None:
-    """All three: slurmd had not stopped, somebody opened the node again, and its machine was ended under a job."""
+    """All four: slurmd had not stopped, somebody opened the node again, and its machine was ended under a job.
+
+    Since then two looks stand in the way, one in the plan and one right before the end. Seed 547 fails without both.
+    """
     await live_through(seed, tmp_path)
 
 
