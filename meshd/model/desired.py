@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypeAlias
 
@@ -187,11 +187,6 @@ def options_of(target: Target) -> tuple[str, ...]:
 def is_set(target: Target, field: str) -> bool:
     """Whether a target has this option."""
     return bool(_word(field, getattr(target, field)))
-
-
-def with_option(target: Target, field: str, other: Target) -> Target:
-    """The target with this option taken from another target."""
-    return replace(target, **{field: getattr(other, field)})
 
 
 def _word(field: str, value: object) -> str:

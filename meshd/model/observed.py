@@ -79,6 +79,11 @@ class Unavailable:
 Observation: TypeAlias = Fresh[T_co] | Unavailable
 
 
+def value_of(seen: Observation[T_co]) -> T_co | None:
+    """The value that a source read; None while it cannot be read."""
+    return seen.value if isinstance(seen, Fresh) else None
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
     """A node as `scontrol show nodes` shows it.

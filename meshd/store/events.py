@@ -45,8 +45,6 @@ class EventFilter:
     since: datetime | None = None
 
 
-EVERY_EVENT = EventFilter()
-
 _EVENTS_WHERE: LiteralString = """ WHERE
     (?1 = '[]' OR machine IN (SELECT value FROM json_each(?1)))
     AND (?2 = '[]' OR kind IN (SELECT value FROM json_each(?2)))

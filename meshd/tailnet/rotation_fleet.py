@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from meshd.model.machine import IN_SLURM, Machine, Phase
-from meshd.model.observed import Fresh, Observation, SlurmView, TailnetView
+from meshd.model.observed import Fresh, Observation, SlurmView, TailnetView, value_of
 
 MAY_HOLD_A_KEY = IN_SLURM | {Phase.LAUNCHING, Phase.BOOTING, Phase.JOINING}
 REAUTH_MIN_VERSION = (1, 90)
@@ -82,7 +82,7 @@ def fleet_of(
         spare_at: when the spare that a machine holds was ordered.
     """
     peers_known = isinstance(tailnet, Fresh) and tailnet.value.healthy
-    view = slurm.value if isinstance(slurm, Fresh) else None
+    view = value_of(slurm)
     nodes: dict[str, SeenNode] = {}
     for machine in machines:
         if machine.phase not in MAY_HOLD_A_KEY:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from meshd.daemon.observe.source import Readable
 from meshd.model.machine import Machine
-from meshd.model.observed import Fresh, SlurmView, TailnetView
+from meshd.model.observed import SlurmView, TailnetView, value_of
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
 from meshd.store.machine_keys import OpenKeys
@@ -64,8 +64,7 @@ class Fleet:
 
     def view(self) -> TailnetView | None:
         """The tailnet; None when it cannot be read."""
-        seen = self.tailnet.current
-        return seen.value if isinstance(seen, Fresh) else None
+        return value_of(self.tailnet.current)
 
     def head_address(self) -> str:
         """The head's address on the tailnet; "" when it is not known."""

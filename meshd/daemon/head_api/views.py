@@ -11,7 +11,7 @@ from meshd.daemon.observe.agent_reports import LogTail
 from meshd.daemon.observe.slurm_ping import DOWN, SlurmPing
 from meshd.model.desired import Desired, Policy, Pool, options_of
 from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
-from meshd.model.observed import AgentReport, Fresh, Observation, SlurmNode, SlurmView, Snapshot
+from meshd.model.observed import AgentReport, Fresh, Observation, SlurmNode, SlurmView, Snapshot, value_of
 from meshd.plan import fitness
 from meshd.plan.fitness import is_ready, unfit
 from meshd.plan.placement import unit_of
@@ -23,7 +23,7 @@ from meshd.store.events import Event
 
 def slurm_of(snapshot: Snapshot | None) -> SlurmView | None:
     """Slurm's newest reading; None while Slurm cannot be read."""
-    return snapshot.slurm.value if snapshot and isinstance(snapshot.slurm, Fresh) else None
+    return value_of(snapshot.slurm) if snapshot else None
 
 
 def sources(snapshot: Snapshot, now: datetime, slurm_ping: SlurmPing | None = None) -> list[s.SourceView]:

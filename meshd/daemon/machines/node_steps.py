@@ -107,7 +107,7 @@ class NodeSteps:
         self._machine_store.change(
             step.subject,
             EventKind.START_SLURMD,
-            "its agent is told to start slurmd",
+            "meshd orders its agent to start slurmd",
             slurmd_start_ordered_at=self._machine_store.now(),
         )
         timeout_s = self._live.settings.timing.configure_timeout_s

@@ -17,7 +17,7 @@ from meshd.daemon.munge_key.head import HeadSide
 from meshd.daemon.munge_key.keys import MungeKeys
 from meshd.daemon.observe.source import Readable
 from meshd.model.machine import IN_SLURM, Machine
-from meshd.model.observed import Fresh, SlurmView
+from meshd.model.observed import SlurmView, value_of
 from meshd.munge.rotation import NodeView
 from meshd.munge.rotation_steps import PutNode, RestartSlurmd, StageHead, StageNode, SwitchHead, SwitchNode
 from meshd.runtime.clock import Clock
@@ -76,8 +76,7 @@ class MungeNodes:
             failures: by machine, why its last order failed.
             busy: the machines that have an order to switch and have not answered.
         """
-        seen, now = self._slurm.current, self._clock.now()
-        slurm = seen.value if isinstance(seen, Fresh) else None
+        slurm, now = value_of(self._slurm.current), self._clock.now()
         return {
             str(m.name): self._view(m, slurm, now, failures.get(m.name, ""), busy=m.name in busy) for m in self.joined()
         }

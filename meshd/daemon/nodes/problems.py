@@ -11,7 +11,7 @@ from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.reporting import ok, problem, warn
 from meshd.model.ids import MachineName
 from meshd.model.machine import IN_SLURM, Machine, Phase
-from meshd.model.observed import Fresh, Snapshot
+from meshd.model.observed import Fresh, Snapshot, value_of
 from meshd.plaintext import counted, ending
 from meshd.plan.devices import expiring_keys, same_machine_id
 
@@ -30,7 +30,7 @@ def logins(machines: Iterable[Machine], snapshot: Snapshot, now: datetime) -> It
     tailnet = snapshot.tailnet
     if not isinstance(tailnet, Fresh) or not tailnet.value.healthy:
         return
-    slurm = snapshot.slurm.value if isinstance(snapshot.slurm, Fresh) else None
+    slurm = value_of(snapshot.slurm)
     for machine in machines:
         peer = tailnet.value.peers.get(machine.tailnet_id)
         if machine.phase is not Phase.READY or machine.problem or peer is None or peer.online or not peer.last_seen:

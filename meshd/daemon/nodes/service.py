@@ -29,7 +29,7 @@ from meshd.daemon.observe.source import Readable
 from meshd.errors import JoinRefused, MungeError, NotNow
 from meshd.model.hardware import NodeFacts
 from meshd.model.machine import IN_SLURM, Machine, Phase
-from meshd.model.observed import Fresh, SlurmView, TailnetPeer
+from meshd.model.observed import SlurmView, TailnetPeer, value_of
 from meshd.munge.client import MungeClient
 from meshd.munge.key import fingerprint
 from meshd.obs.log import redact
@@ -249,8 +249,8 @@ class NodeService:
         return self.head
 
     def _slurm_version(self) -> str:
-        seen = self._slurm.current
-        return seen.value.version if isinstance(seen, Fresh) else ""
+        view = value_of(self._slurm.current)
+        return view.version if view is not None else ""
 
     def _ends_itself(self, provider: str) -> bool:
         return provider in self._providers and self._providers[provider].capabilities.ends_itself

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.observe.source import Source, sources_of
 from meshd.model.machine import Phase
-from meshd.model.observed import Fresh, Observation, SlurmView
+from meshd.model.observed import Observation, SlurmView, value_of
 from meshd.provider_api import Instance, Offer, Provider
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
@@ -135,17 +135,13 @@ class Sources:
                 slurm, key = self.slurm.read_once(), self.key.read_once()
                 await asyncio.gather(slurm, key, *listings, *offers, return_exceptions=True)
 
-    def slurm_view(self) -> SlurmView | None:
-        """Slurm's newest word; None when it cannot be read."""
-        return self.slurm.current.value if isinstance(self.slurm.current, Fresh) else None
-
     def dead_key(self) -> str:
         """Why the auth key is dead; "" while it lives or nobody can tell."""
         return dead_key(self.key_record())
 
     def key_record(self) -> AuthKey | None:
         """What the API tells of the auth key in use; None when it does not."""
-        return self.key.current.value if isinstance(self.key.current, Fresh) else None
+        return value_of(self.key.current)
 
 
 def dead_key(record: AuthKey | None) -> str:

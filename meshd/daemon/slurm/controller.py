@@ -26,7 +26,7 @@ from meshd.daemon.slurm.report import GpuDevices
 from meshd.daemon.slurm.root_units import SlurmctldUnit
 from meshd.errors import SlurmError
 from meshd.model.machine import Phase
-from meshd.model.observed import Fresh, SlurmView
+from meshd.model.observed import SlurmView, value_of
 from meshd.runtime.clock import Clock
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.files import SlurmFiles, Writer
@@ -141,8 +141,7 @@ class SlurmFilesController(Controller):
                 (own / name).unlink(missing_ok=True)
 
     def _slurm_view(self) -> SlurmView | None:
-        seen = self._slurm.current
-        return seen.value if isinstance(seen, Fresh) else None
+        return value_of(self._slurm.current)
 
     async def run(self) -> None:
         """Make passes, and put in force what they ask for."""
