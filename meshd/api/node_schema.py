@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, StrictBool, field_validator
 
 from meshd.api.node_results import Digest as _Digest
 from meshd.api.node_results import Sha256 as _Sha256
@@ -70,6 +70,8 @@ class FactsIn(_FromAgent):
     Attributes:
         gpus: those that work.
         gpu_fault: what nvidia-smi says of the others, or why it fails itself.
+        systemd: systemd runs on the machine (`/run/systemd/system`); None from an agent that does not report it.
+        tun: `/dev/net/tun` is a character device, and CAP_NET_ADMIN is effective; None as above.
     """
 
     shape: ShapeIn
@@ -83,6 +85,8 @@ class FactsIn(_FromAgent):
     clock_skew_s: Annotated[float, Field(ge=-1e11, le=1e11)]
     ssh_host_key: Annotated[str, Field(max_length=1000, pattern=r"^[!-~]* ?[!-~]*$")] = ""
     machine_id: _Digest = ""
+    systemd: StrictBool | None = None
+    tun: StrictBool | None = None
 
     def to_model(self) -> NodeFacts:
         """The facts as the rest of meshd knows them."""

@@ -42,6 +42,8 @@ class NodeFacts:
         clock_skew_s: the machine's clock minus the head's.
         machine_id: a digest of /etc/machine-id where systemd runs; "" elsewhere, and from an older agent.
         gpu_fault: what nvidia-smi says of GPUs that do not work, or why it fails; "" when there is no fault.
+        systemd: systemd runs on it; a machine without is a pod. None when not known, as from an older agent.
+        tun: it has a TUN device that its agent may use. None when not known.
     """
 
     shape: NodeShape
@@ -55,3 +57,5 @@ class NodeFacts:
     ssh_host_key: str = ""
     machine_id: str = ""
     gpu_fault: str = ""
+    systemd: bool | None = None
+    tun: bool | None = None

@@ -248,6 +248,20 @@ async def test_bodies_that_cannot_be_used_are_not_echoed(door: Door) -> None:
     assert status == 400
 
 
+@pytest.mark.parametrize(
+    ("told", "status"), [({}, 200), ({"systemd": False, "tun": True}, 200), ({"systemd": "no"}, 400), ({"tun": 0}, 400)]
+)
+async def test_a_machine_tells_whether_it_has_systemd_and_a_tun_device(
+    door: Door, told: dict[str, Any], status: int
+) -> None:
+    body = {"facts": {**FACTS, **told}}
+    assert (await door.call("POST", "/v1/join", body, door.join_token.get_secret_value()))[0] == status
+    if status == 200:
+        facts = door.handlers.facts
+        assert facts is not None
+        assert (facts.systemd, facts.tun) == (told.get("systemd"), told.get("tun"))
+
+
 async def test_limits_and_unknown_routes(door: Door) -> None:
     token = await door.join()
     headers = {"Authorization": f"Bearer {token}"}
