@@ -5,6 +5,7 @@ An image is a stack of directories, topmost first, which overlayfs joins when a 
     [head]      the virtual environment of meshd's dependencies (the head only)
     config      units, cloud-init's settings, stand-ins: what this repository says
     tailscale   the tailscale binaries
+    [torch]     PyTorch, Open MPI and mpi4py (images of the name SUITE-torch)
     base        Debian of one suite with systemd, cloud-init, Slurm and munge
 """
 
@@ -14,6 +15,7 @@ import platform
 import shutil
 import tempfile
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +25,11 @@ from deploy.sandbox.progress import step
 
 SUITES = ("trixie", "bookworm")
 """Images by name: Slurm 24.11 (trixie) and Slurm 22.05 (bookworm)."""
+
+TORCH = "-torch"
+"""What the name of an image ends with that also has `TORCH_PACKAGES`."""
+
+TORCH_PACKAGES = ("python3-torch", "openmpi-bin", "python3-mpi4py")
 
 _HERE = Path(__file__).resolve().parent
 _IMAGE = _HERE / "image"
@@ -98,7 +105,7 @@ class MachineImage:
 
 
 async def image_by_name(name: str) -> MachineImage:
-    """The image that a machine's spec names: one of `SUITES`, or "head".
+    """The image that a machine's spec names: one of `SUITES`, one of them with `TORCH` appended, or "head".
 
     Raises:
         ValueError: there is no such image.
@@ -108,16 +115,18 @@ async def image_by_name(name: str) -> MachineImage:
 
 
 async def ensure_image(name: str) -> MachineImage:
-    """The image `name` ("trixie" or "bookworm"), built first if the cache has none of this recipe.
+    """The image `name` ("trixie", "bookworm", "trixie-torch"), built first if the cache has none of this recipe.
 
     Raises:
         ValueError: there is no such image.
         CommandError: the build failed; the message carries the end of its output.
     """
-    if name not in SUITES:
-        raise ValueError(f"no image {name!r}: there are {', '.join(SUITES)}")
-    base = await ensure_base(name)
-    return MachineImage(name, (await _ensure_config(), await gotools.ensure_tailscale(), base))
+    suite = name.removesuffix(TORCH)
+    if suite not in SUITES:
+        raise ValueError(f"no image {name!r}: there are {', '.join(SUITES)}, each also with {TORCH} appended")
+    packages = () if suite == name else (await ensure_torch_layer(suite),)
+    layers = (await _ensure_config(), await gotools.ensure_tailscale(), *packages, await ensure_base(suite))
+    return MachineImage(name, layers)
 
 
 async def ensure_head_image(pyproject: Path) -> MachineImage:
@@ -146,23 +155,43 @@ async def ensure_base(suite: str) -> Path:
     key = cache.recipe_key(suite, platform.machine(), builder.read_bytes(), " ".join(PACKAGES))
 
     async def build(root: Path) -> None:
-        debs = cache.cache_root() / "debs" / suite
-        debs.mkdir(parents=True, exist_ok=True)
         log = cache.log_file(f"image-{suite}")
-        archive, security = debian.mirrors()
-        with tempfile.NamedTemporaryFile("w", suffix=".conf") as settings:
-            settings.write(await debian.apt_settings())
-            settings.flush()
-            words: list[str | Path] = [suite, archive, security, debs, settings.name, debian.ca_bundle(), *PACKAGES]
-            async with step(f"image {suite} (Debian, systemd, Slurm)", log):
-                await proc.run(
-                    in_own_namespaces(["sh", builder, root, *words]),
-                    timeout_s=_BUILD_TIMEOUT_S,
-                    env=debian.builder_environment(),
-                    log=log,
-                )
+        async with step(f"image {suite} (Debian, systemd, Slurm)", log):
+            await _with_apt("build_base.sh", [root, suite], suite, PACKAGES, log)
 
     return await cache.ensure("images", suite, key, build)
+
+
+async def ensure_torch_layer(suite: str) -> Path:
+    """The layer that `TORCH_PACKAGES` and what they depend on make over the base of a suite."""
+    base = await ensure_base(suite)
+    builder = _IMAGE / "build_packages.sh"
+    key = cache.recipe_key(base.name, builder.read_bytes(), *TORCH_PACKAGES)
+
+    async def build(layer: Path) -> None:
+        log = cache.log_file(f"image-{suite}{TORCH}")
+        async with step(f"packages over {suite} ({', '.join(TORCH_PACKAGES)})", log):
+            with tempfile.TemporaryDirectory(dir=layer.parent) as work:
+                await _with_apt("build_packages.sh", [base, layer, work, suite], suite, TORCH_PACKAGES, log)
+
+    return await cache.ensure("layers", f"{suite}{TORCH}", key, build)
+
+
+async def _with_apt(builder: str, words: Sequence[str | Path], suite: str, packages: Sequence[str], log: Path) -> None:
+    """Run a builder with its own words, then what apt needs, then the packages to install."""
+    debs = cache.cache_root() / "debs" / suite
+    debs.mkdir(parents=True, exist_ok=True)
+    archive, security = debian.mirrors()
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as settings:
+        settings.write(await debian.apt_settings())
+        settings.flush()
+        apt: list[str | Path] = [archive, security, debs, settings.name, debian.ca_bundle()]
+        await proc.run(
+            in_own_namespaces(["sh", _IMAGE / builder, *words, *apt, *packages]),
+            timeout_s=_BUILD_TIMEOUT_S,
+            env=debian.builder_environment(),
+            log=log,
+        )
 
 
 async def _ensure_config() -> Path:

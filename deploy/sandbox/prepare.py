@@ -12,7 +12,8 @@ from deploy.sandbox import gotools, images
 from deploy.sandbox.proc import CommandError
 from deploy.sandbox.progress import say
 
-_PARTS = (*images.SUITES, "head", "tailscale", "control")
+_TORCH = f"trixie{images.TORCH}"
+_PARTS = (*images.SUITES, "head", _TORCH, "tailscale", "control")
 
 
 async def prepare(parts: Collection[str]) -> None:
@@ -21,14 +22,16 @@ async def prepare(parts: Collection[str]) -> None:
     Raises:
         CommandError: a build failed; what was complete before stays in the cache.
     """
-    head = "head" in parts
-    suites = [suite for suite in images.SUITES if suite in parts or (head and suite == "trixie")]
+    head, torch = "head" in parts, _TORCH in parts
+    suites = [suite for suite in images.SUITES if suite in parts or ((head or torch) and suite == "trixie")]
 
     async def build_images() -> None:
         for suite in suites:
             await images.ensure_base(suite)
             if head and suite == "trixie":
                 await images.ensure_head_layer(images.PYPROJECT)
+            if torch and suite == "trixie":
+                await images.ensure_torch_layer(suite)
 
     async def build_programs() -> None:
         if suites or "tailscale" in parts:

@@ -98,9 +98,10 @@ def test_the_head_needs_what_the_project_says(tmp_path: Path) -> None:
     assert images.requirements(project) == ("boto3", "click>=8", "editables", "gcp", "hatchling")
 
 
-async def test_an_unknown_image_is_refused() -> None:
-    with pytest.raises(ValueError, match="no image 'windows'"):
-        await images.image_by_name("windows")
+@pytest.mark.parametrize("name", ["windows", "windows-torch", "-torch", "trixie-torch-torch"])
+async def test_an_unknown_image_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"no image '{name}'"):
+        await images.image_by_name(name)
 
 
 @pytest.mark.parametrize("name", ["", "Up", "a-b", "../x", "a" * 13])
