@@ -75,6 +75,8 @@ missing_packages() {
     [ -e /etc/ssl/certs/ca-certificates.crt ] || echo ca-certificates
     command -v cc >/dev/null || echo gcc
     [ -e /usr/include/stdlib.h ] || echo libc6-dev
+    command -v s6-svscan >/dev/null || echo s6
+    command -v shellcheck >/dev/null || echo shellcheck
     "$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
 }
 
