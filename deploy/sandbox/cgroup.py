@@ -1,4 +1,7 @@
-"""The control groups of machines: one per machine in the unified hierarchy, under one per sandbox."""
+"""The control groups of machines: one per machine in the unified hierarchy, under one per sandbox.
+
+A pod has one in each hierarchy of the host, made by runc: there its limits are.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,28 @@ from deploy.sandbox import proc
 
 def hierarchy(mountinfo: Path = Path("/proc/self/mountinfo")) -> Path | None:
     """Where the unified hierarchy is mounted; None if it is nowhere."""
-    for line in mountinfo.read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        if after.split(" ", 1)[0] == "cgroup2":
-            return Path(before.split()[4])
-    return None
+    return next((point for kind, point in _mounts(mountinfo) if kind == "cgroup2"), None)
+
+
+def hierarchies(mountinfo: Path = Path("/proc/self/mountinfo")) -> list[Path]:
+    """Where any hierarchy is mounted, of either generation."""
+    return [point for _, point in _mounts(mountinfo)]
+
+
+def groups_of(sandbox_id: str) -> list[Path]:
+    """A sandbox's control groups that are there, one in each hierarchy at most."""
+    return [path for path in (root / parent_of(sandbox_id) for root in hierarchies()) if path.is_dir()]
+
+
+def parent_of(sandbox_id: str) -> str:
+    """The name of the group that holds all groups of a sandbox."""
+    return f"meshd-sandbox-{sandbox_id}"
+
+
+def _mounts(mountinfo: Path) -> list[tuple[str, Path]]:
+    halves = [line.partition(" - ") for line in mountinfo.read_text().splitlines()]
+    found = [(after.split(" ", 1)[0], Path(before.split()[4])) for before, _, after in halves]
+    return [(kind, point) for kind, point in found if kind in {"cgroup", "cgroup2"}]
 
 
 class MachineGroups:
@@ -26,7 +46,7 @@ class MachineGroups:
     """
 
     def __init__(self, sandbox_id: str, fallback: Path) -> None:
-        self._parent = f"meshd-sandbox-{sandbox_id}"
+        self._parent = parent_of(sandbox_id)
         self._fallback = fallback
         self._root: Path | None = None
 
@@ -52,16 +72,19 @@ class MachineGroups:
             self._control(name, "cgroup.kill", "1")
 
     def remove(self, name: str) -> None:
-        """Remove the empty group of a machine that is gone."""
-        if self._root:
-            _remove_tree(self._root / self._parent / name)
+        """Remove the empty groups of a machine that is gone."""
+        for root in self._roots():
+            _remove_tree(root / self._parent / name)
 
     async def down(self) -> None:
         """Remove all groups of the sandbox, and the mount if it was ours."""
-        if self._root:
-            _remove_tree(self._root / self._parent)
+        for root in self._roots():
+            _remove_tree(root / self._parent)
         if self._root == self._fallback:
             await proc.run(["umount", "-l", self._fallback], timeout_s=10, check=False)
+
+    def _roots(self) -> list[Path]:
+        return list(dict.fromkeys([*([self._root] if self._root else []), *hierarchies()]))
 
     def _control(self, name: str, file: str, value: str) -> None:
         if self._root:

@@ -74,6 +74,12 @@ def visible_gpus(spec: MachineSpec) -> int:
     return max(0, spec.gpus - spec.missing_gpus)
 
 
+def gpu_devices(spec: MachineSpec) -> list[str]:
+    """Names below /dev of the GPUs' device files."""
+    gpus = visible_gpus(spec)
+    return [f"nvidia{index}" for index in range(gpus)] + (["nvidiactl"] if gpus else [])
+
+
 def lay_out(spec: MachineSpec, address: str, root: Path) -> None:
     """Write the files that make a copy of an image this one machine.
 
@@ -85,15 +91,16 @@ def lay_out(spec: MachineSpec, address: str, root: Path) -> None:
     # GCE's images name the service so; where no name server is, this is all that does.
     more = f"{METADATA} metadata.google.internal metadata\n" if spec.labels.get("cloud") == "gce" else ""
     names = f"127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n{address} {spec.name}\n{more}"
-    files = {
-        "etc/hostname": f"{spec.name}\n",
-        "etc/hosts": names,
-        "var/lib/cloud/seed/nocloud/meta-data": json.dumps(
-            {"instance-id": f"i-{spec.name}", "local-hostname": spec.name}
-        ),
-        "var/lib/cloud/seed/nocloud/user-data": spec.user_data,
-        "usr/share/sandbox/gpus.json": json.dumps(gpu_table(spec)),
-    }
+    files = {"usr/share/sandbox/gpus.json": json.dumps(gpu_table(spec))}
+    if not spec.pod:
+        files |= {
+            "etc/hostname": f"{spec.name}\n",
+            "etc/hosts": names,
+            "var/lib/cloud/seed/nocloud/meta-data": json.dumps(
+                {"instance-id": f"i-{spec.name}", "local-hostname": spec.name}
+            ),
+            "var/lib/cloud/seed/nocloud/user-data": spec.user_data,
+        }
     if spec.clock_offset_s:
         files["etc/clock-offset"] = f"{spec.clock_offset_s}\n"
         files["etc/ld.so.preload"] = "/usr/lib/sandbox/clockshift.so\n"
@@ -101,6 +108,8 @@ def lay_out(spec: MachineSpec, address: str, root: Path) -> None:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    if spec.pod:
+        return
     # Nobody types a passphrase here. Each of these units holds an inotify instance, of which a host has 128 for all of
     # root's programs: they are what limits how many machines there can be.
     units = root / "etc/systemd/system"

@@ -2,8 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """What a machine is that is an unprivileged container, not a virtual machine.
+
+    Attributes:
+        args: as the cloud's create call has them. Split like a shell's words, they follow the image's entrypoint; ""
+            stands for the image's own command.
+        env: environment of the container's first process.
+        cpus: CPUs that it may use at a time.
+        memory_mib: memory that it may use.
+        ports: TCP ports that reach it from outside, public to private; it is behind NAT.
+        address_variable: name of the environment variable that tells its public address; "": none does.
+    """
+
+    args: str = ""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cpus: float = 2.0
+    memory_mib: int = 8192
+    ports: Mapping[int, int] = field(default_factory=dict)
+    address_variable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,11 +35,12 @@ class MachineSpec:
 
     Attributes:
         name: unique among the machines that run; [a-z0-9-], at most 63 characters.
-        user_data: what the cloud passes to cloud-init, unchanged.
-        image: name of a prepared image, e.g. "trixie" or "bookworm".
+        user_data: what the cloud passes to cloud-init, unchanged; "" for a pod, which has none.
+        image: name of a prepared image, e.g. "trixie", "bookworm" or "trixie-pod".
         gpu_name: what nvidia-smi prints, e.g. "NVIDIA H100 80GB HBM3".
         clock_offset_s: seconds that the machine's wall clock is off (a fault; 0 in health).
         missing_gpus: how many of `gpus` do not show up inside (a fault; 0 in health).
+        pod: makes it a container; None: a machine that boots systemd.
     """
 
     name: str
@@ -27,6 +51,7 @@ class MachineSpec:
     clock_offset_s: int = 0
     missing_gpus: int = 0
     labels: dict[str, str] = field(default_factory=dict)
+    pod: Pod | None = None
 
 
 class Hypervisor(Protocol):
@@ -45,7 +70,19 @@ class Hypervisor(Protocol):
         ...
 
     def alive(self, name: str) -> bool:
-        """True while the machine runs; False once it has powered itself off or never was."""
+        """True while the machine runs; False once it has powered itself off or never was.
+
+        A pod runs until it is destroyed: when its first process ends, its container is started again.
+        """
+        ...
+
+    async def restart(self, name: str) -> None:
+        """End a pod's container and start it again, with the same arguments and the same file system.
+
+        Raises:
+            KeyError: there is no such machine.
+            ValueError: it is no pod.
+        """
         ...
 
 
@@ -54,6 +91,8 @@ class HollowHypervisor:
 
     def __init__(self) -> None:
         self._alive: dict[str, str] = {}
+        self.restarts: list[str] = []
+        """Names of the pods that were restarted, in order."""
 
     async def boot(self, spec: MachineSpec) -> str:
         """Record the machine and hand out an address of TEST-NET-2."""
@@ -69,3 +108,8 @@ class HollowHypervisor:
     def alive(self, name: str) -> bool:
         """Whether the machine is still recorded."""
         return name in self._alive
+
+    async def restart(self, name: str) -> None:
+        """Record the restart."""
+        self._alive[name]
+        self.restarts.append(name)

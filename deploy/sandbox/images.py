@@ -3,16 +3,21 @@
 An image is a stack of directories, topmost first, which overlayfs joins when a machine starts:
 
     [head]      the virtual environment of meshd's dependencies (the head only)
-    config      units, cloud-init's settings, stand-ins: what this repository says
+    config      units and cloud-init's settings (not in images of pods)
+    [pod]       the files of deploy/container, and a veil over systemd and cloud-init (images of the name SUITE-pod)
+    hardware    stand-ins for GPUs and a wrong clock
     tailscale   the tailscale binaries
-    [torch]     PyTorch, Open MPI and mpi4py (images of the name SUITE-torch)
+    [s6]        what a pod has besides (images of the name SUITE-pod)
+    [torch]     PyTorch, Open MPI and mpi4py (images of the name SUITE-torch or SUITE-torch-pod)
     base        Debian of one suite with systemd, cloud-init, Slurm and munge
 """
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
+import stat
 import tempfile
 import tomllib
 from collections.abc import Sequence
@@ -28,6 +33,9 @@ SUITES = ("trixie", "bookworm")
 
 TORCH = "-torch"
 """What the name of an image ends with that also has `TORCH_PACKAGES`."""
+
+POD = "-pod"
+"""What the name of a pod's image ends with."""
 
 TORCH_PACKAGES = ("python3-torch", "openmpi-bin", "python3-mpi4py")
 
@@ -87,16 +95,41 @@ MASKED = [
     "systemd-update-done.service",
 ]
 
+VEILED = (
+    *("etc/cloud", "etc/systemd", "usr/lib/systemd", "usr/bin/cloud-init", "usr/bin/dbus-daemon"),
+    *("usr/bin/journalctl", "usr/bin/loginctl", "usr/bin/systemctl", "usr/bin/systemd-run", "usr/bin/systemd-tmpfiles"),
+    *("usr/sbin/halt", "usr/sbin/init", "usr/sbin/poweroff", "usr/sbin/reboot", "usr/sbin/shutdown"),
+    *("usr/sbin/slurmctld", "var/lib/cloud"),
+)
+"""What the base has and no image of a pod does."""
+
+_DEMO_ID = 1000
+_DEMO = {
+    "passwd": f"demo:x:{_DEMO_ID}:{_DEMO_ID}:A user of the cluster:/home/demo:/bin/bash\n",
+    "group": f"demo:x:{_DEMO_ID}:\n",
+    "shadow": "demo:!::0:99999:7:::\n",
+}
+"""The user that systemd-sysusers makes on machines that boot it."""
+
 _BUILD_TIMEOUT_S = 1800.0
 _PIP_TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class MachineImage:
-    """What a machine boots from: directories, topmost first."""
+    """What a machine boots from: directories, topmost first.
+
+    Attributes:
+        name: of the image.
+        layers: the directories.
+        entrypoint: of a container: the beginning of its first process's command line.
+        command: of a container: what follows the entrypoint where nobody gives other arguments.
+    """
 
     name: str
     layers: tuple[Path, ...]
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
 
     @property
     def lowerdir(self) -> str:
@@ -105,7 +138,7 @@ class MachineImage:
 
 
 async def image_by_name(name: str) -> MachineImage:
-    """The image that a machine's spec names: one of `SUITES`, one of them with `TORCH` appended, or "head".
+    """The image that a machine's spec names: one of `SUITES`, with or without `TORCH`, `POD` or both, or "head".
 
     Raises:
         ValueError: there is no such image.
@@ -115,18 +148,25 @@ async def image_by_name(name: str) -> MachineImage:
 
 
 async def ensure_image(name: str) -> MachineImage:
-    """The image `name` ("trixie", "bookworm", "trixie-torch"), built first if the cache has none of this recipe.
+    """The image `name` ("trixie", "bookworm-pod", "trixie-torch-pod"), built first if the cache lacks it.
 
     Raises:
         ValueError: there is no such image.
         CommandError: the build failed; the message carries the end of its output.
     """
-    suite = name.removesuffix(TORCH)
+    pod, rest = name.endswith(POD), name.removesuffix(POD)
+    suite = rest.removesuffix(TORCH)
     if suite not in SUITES:
-        raise ValueError(f"no image {name!r}: there are {', '.join(SUITES)}, each also with {TORCH} appended")
-    packages = () if suite == name else (await ensure_torch_layer(suite),)
-    layers = (await _ensure_config(), await gotools.ensure_tailscale(), *packages, await ensure_base(suite))
-    return MachineImage(name, layers)
+        raise ValueError(
+            f"no image {name!r}: there are {', '.join(SUITES)}, each also with {TORCH}, {POD} or {TORCH}{POD} appended"
+        )
+    base = await ensure_base(suite)
+    more = () if suite == rest else (await ensure_torch_layer(suite),)
+    stand_ins = (await _ensure_hardware(), await gotools.ensure_tailscale())
+    if not pod:
+        return MachineImage(name, (await _ensure_config(), *stand_ins, *more, base))
+    layers = (await ensure_pod_layer(base), *stand_ins, await ensure_s6_layer(suite), *more, base)
+    return MachineImage(name, layers, command=("sleep", "infinity"))
 
 
 async def ensure_head_image(pyproject: Path) -> MachineImage:
@@ -164,17 +204,26 @@ async def ensure_base(suite: str) -> Path:
 
 async def ensure_torch_layer(suite: str) -> Path:
     """The layer that `TORCH_PACKAGES` and what they depend on make over the base of a suite."""
+    return await _ensure_packages(suite, TORCH, TORCH_PACKAGES)
+
+
+async def ensure_s6_layer(suite: str) -> Path:
+    """The layer with the packages of a pod that the base of a suite lacks."""
+    return await _ensure_packages(suite, "-s6", ("s6",))
+
+
+async def _ensure_packages(suite: str, name: str, packages: Sequence[str]) -> Path:
     base = await ensure_base(suite)
     builder = _IMAGE / "build_packages.sh"
-    key = cache.recipe_key(base.name, builder.read_bytes(), *TORCH_PACKAGES)
+    key = cache.recipe_key(base.name, builder.read_bytes(), *packages)
 
     async def build(layer: Path) -> None:
-        log = cache.log_file(f"image-{suite}{TORCH}")
-        async with step(f"packages over {suite} ({', '.join(TORCH_PACKAGES)})", log):
+        log = cache.log_file(f"image-{suite}{name}")
+        async with step(f"packages over {suite} ({', '.join(packages)})", log):
             with tempfile.TemporaryDirectory(dir=layer.parent) as work:
-                await _with_apt("build_packages.sh", [base, layer, work, suite], suite, TORCH_PACKAGES, log)
+                await _with_apt("build_packages.sh", [base, layer, work, suite], suite, packages, log)
 
-    return await cache.ensure("layers", f"{suite}{TORCH}", key, build)
+    return await cache.ensure("layers", f"{suite}{name}", key, build)
 
 
 async def _with_apt(builder: str, words: Sequence[str | Path], suite: str, packages: Sequence[str], log: Path) -> None:
@@ -196,32 +245,77 @@ async def _with_apt(builder: str, words: Sequence[str | Path], suite: str, packa
 
 async def _ensure_config() -> Path:
     files = _IMAGE / "files"
-    sources = sorted(path for path in files.rglob("*") if path.is_file())
-    shift = _IMAGE / "clockshift.c"
-    parts: list[str | bytes] = [Path(__file__).read_bytes(), shift.read_bytes(), _NVIDIA_SMI_OUTPUT.read_bytes()]
-    for source in sources:
-        parts += [str(source.relative_to(files)), source.read_bytes()]
+    parts = [Path(__file__).read_bytes(), *_contents(files)]
 
     async def build(root: Path) -> None:
-        for source in sources:
-            target = root / source.relative_to(files)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
-            target.chmod(0o755 if target.parent.name == "bin" else 0o644)
+        _copy(files, root)
         units = root / "etc/systemd/system"
         for unit in MASKED:
             (units / unit).symlink_to("/dev/null")
         wanted = units / "multi-user.target.wants"
         wanted.mkdir(parents=True)
         (wanted / "tailscaled.service").symlink_to("/usr/lib/systemd/system/tailscaled.service")
-        hardware = root / "usr/share/sandbox"
-        hardware.mkdir(parents=True)
-        shutil.copyfile(_NVIDIA_SMI_OUTPUT, hardware / "nvidia-smi-q.xml")
+
+    return await cache.ensure("layers", "config", cache.recipe_key(*parts), build)
+
+
+async def _ensure_hardware() -> Path:
+    files, shift = _IMAGE / "hardware", _IMAGE / "clockshift.c"
+    parts = [Path(__file__).read_bytes(), shift.read_bytes(), _NVIDIA_SMI_OUTPUT.read_bytes(), *_contents(files)]
+
+    async def build(root: Path) -> None:
+        _copy(files, root)
+        data = root / "usr/share/sandbox"
+        data.mkdir(parents=True)
+        shutil.copyfile(_NVIDIA_SMI_OUTPUT, data / "nvidia-smi-q.xml")
         library = root / "usr/lib/sandbox"
         library.mkdir(parents=True)
         await proc.run(["cc", "-O2", "-shared", "-fPIC", "-o", library / "clockshift.so", shift, "-ldl"], timeout_s=60)
 
-    return await cache.ensure("layers", "config", cache.recipe_key(*parts), build)
+    return await cache.ensure("layers", "hardware", cache.recipe_key(*parts), build)
+
+
+async def ensure_pod_layer(base: Path) -> Path:
+    """The layer that makes an image a pod's.
+
+    Args:
+        base: the lowest layer, whose users it keeps.
+    """
+    parts = [Path(__file__).read_bytes(), base.name.encode()]
+
+    async def build(root: Path) -> None:
+        for path in VEILED:
+            if (base / path).exists() or (base / path).is_symlink():
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                # To overlayfs this means: no such file.
+                os.mknod(root / path, stat.S_IFCHR, os.makedev(0, 0))
+        (root / "home/demo").mkdir(parents=True)
+        os.chown(root / "home/demo", _DEMO_ID, _DEMO_ID)
+        (root / "etc").mkdir(exist_ok=True)
+        for name, line in _DEMO.items():
+            (root / "etc" / name).write_text((base / "etc" / name).read_text() + line)
+
+    return await cache.ensure("layers", "pod", cache.recipe_key(*parts), build)
+
+
+def _contents(files: Path) -> list[str | bytes]:
+    """What a folder holds, for the key of a recipe."""
+    parts: list[str | bytes] = []
+    for source in _sources(files):
+        parts += [str(source.relative_to(files)), source.read_bytes()]
+    return parts
+
+
+def _copy(files: Path, root: Path) -> None:
+    for source in _sources(files):
+        target = root / source.relative_to(files)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        target.chmod(0o755 if target.parent.name == "bin" else 0o644)
+
+
+def _sources(files: Path) -> list[Path]:
+    return sorted(path for path in files.rglob("*") if path.is_file())
 
 
 async def ensure_head_layer(pyproject: Path) -> Path:

@@ -11,11 +11,12 @@ import ctypes
 import os
 import socket
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from deploy.sandbox import proc
+from deploy.sandbox import nat
+from deploy.sandbox.iproute import batch, ip
 from deploy.sandbox.presence import NETNS
 
 GATEWAY = "10.77.0.1"
@@ -26,7 +27,6 @@ METADATA = "169.254.169.254"
 
 _PREFIX = "10.77.0"
 _FIRST, _LAST = 10, 254
-_TIMEOUT_S = 20.0
 _CLONE_NEWNET = 0x40000000
 
 
@@ -37,14 +37,16 @@ class Port:
     Attributes:
         number: last octet of the address; unique among the machines that run.
         address: IPv4 address of the machine.
-        namespace: path of the machine's network namespace; its interface there is `host0`.
+        namespace: path of the machine's network namespace; its interface there is `host0`, a pod's `eth0`.
         link: the bridge's side of the cable.
+        router: name of the namespace with `host0` of a pod, which is behind NAT there; "" for other machines.
     """
 
     number: int
     address: str
     namespace: Path
     link: str
+    router: str = ""
 
 
 class Network:
@@ -66,8 +68,8 @@ class Network:
         Raises:
             CommandError: the kernel refused, for instance because it is there already.
         """
-        await _ip(["netns", "add", self._name])
-        await _batch(
+        await ip(["netns", "add", self._name])
+        await batch(
             self._name,
             [
                 "link set lo up",
@@ -78,8 +80,11 @@ class Network:
             ],
         )
 
-    async def attach(self) -> Port:
+    async def attach(self, public: Mapping[int, int] | None = None) -> Port:
         """Plug in one machine: a namespace with an interface that is up, addressed and routed.
+
+        Args:
+            public: of a pod, the TCP ports that reach it from outside, public to private; None: not a pod.
 
         Raises:
             RuntimeError: all addresses are taken.
@@ -87,16 +92,18 @@ class Network:
         number = self._take()
         name = f"{self._name}-{number}"
         port = Port(number, f"{_PREFIX}.{number}", NETNS / name, f"m{number}")
+        if public is not None:
+            port = replace(port, namespace=NETNS / f"{name}-pod", router=name)
         try:
-            await _ip(["netns", "add", name])
-            await _batch(
+            await ip(["netns", "add", name])
+            await batch(
                 self._name,
                 [
                     f"link add {port.link} type veth peer name host0 netns {name}",
                     f"link set {port.link} master br0 up",
                 ],
             )
-            await _batch(
+            await batch(
                 name,
                 [
                     "link set lo up",
@@ -105,6 +112,8 @@ class Network:
                     f"route add default via {GATEWAY}",
                 ],
             )
+            if public is not None:
+                await nat.put_behind(name, port.namespace.name, public)
         except BaseException:
             await self.detach(port)
             raise
@@ -112,21 +121,23 @@ class Network:
 
     async def detach(self, port: Port) -> None:
         """Unplug a machine and free its address; nothing happens when it is gone already."""
-        if port.namespace.exists():
+        names = [name for name in (port.namespace.name, port.router) if name and (NETNS / name).exists()]
+        if names:
             # The namespace may outlive its name for a moment; the cable must not.
-            await _ip(["-n", self._name, "link", "del", port.link], check=False)
-            await _ip(["netns", "del", port.namespace.name], check=False)
+            await ip(["-n", self._name, "link", "del", port.link], check=False)
+        for name in names:
+            await ip(["netns", "del", name], check=False)
         self._used.discard(port.number)
 
     async def set_link(self, port: Port, *, up: bool) -> None:
         """Cut a machine's cable without either end being told, or mend it."""
-        await _ip(["-n", self._name, "link", "set", port.link, "up" if up else "down"])
+        await ip(["-n", self._name, "link", "set", port.link, "up" if up else "down"])
 
     async def down(self) -> None:
         """Remove every namespace of this sandbox, whoever made it."""
         for entry in [*sorted(NETNS.glob(f"{self._name}-*")), self.namespace]:
             if entry.exists():
-                await _ip(["netns", "del", entry.name], check=False)
+                await ip(["netns", "del", entry.name], check=False)
         self._used.clear()
 
     def enter(self, argv: Sequence[str | Path]) -> list[str]:
@@ -199,12 +210,3 @@ class Network:
                 self._next = number + 1
                 return number
         raise RuntimeError(f"all {_LAST - _FIRST + 1} addresses of this sandbox are taken")
-
-
-async def _ip(words: Sequence[str], *, check: bool = True) -> None:
-    await proc.run(["ip", *words], timeout_s=_TIMEOUT_S, check=check)
-
-
-async def _batch(namespace: str, lines: Sequence[str]) -> None:
-    text = "".join(f"{line}\n" for line in lines)
-    await proc.run(["ip", "-n", namespace, "-batch", "-"], timeout_s=_TIMEOUT_S, stdin=text.encode())

@@ -1,4 +1,7 @@
-"""Machines by systemd-nspawn: a booted systemd and cloud-init, an own network, a TUN device, GPUs as device files."""
+"""Machines: by systemd-nspawn with a booted systemd and cloud-init, or by runc as a pod, which has neither.
+
+Each has its own network, and GPUs as device files.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.sandbox import hardware, proc
+from deploy.sandbox import hardware, pods, proc
 from deploy.sandbox.cgroup import MachineGroups
 from deploy.sandbox.hypervisor import MachineSpec
 from deploy.sandbox.images import MachineImage
@@ -18,6 +21,8 @@ from deploy.sandbox.network import Network, Port
 from deploy.sandbox.processes import PidFolder, ProcessId, children, innermost_pid, program_of, wait_gone
 
 _LAUNCHER = Path(__file__).resolve().parent / "launch.sh"
+_POD_LAUNCHER = Path(__file__).resolve().parent / "launch_pod.sh"
+STOP_S = 10.0
 _KILL_TIMEOUT_S = 30.0
 _LAUNCH_TIMEOUT_S = 60.0
 _POLL_S = 0.02
@@ -142,20 +147,20 @@ class NspawnHypervisor:
     ) -> proc.Result:
         """Run a program inside a machine, as its root, and return what it printed.
 
-        A machine that only just starts is waited for until its first process is there (not until it has booted).
+        A machine that only just starts is waited for until its first process is there (not until it has booted). In a
+        pod the program has what `docker exec` would give it: the container's environment, capabilities and limits.
 
         Raises:
             KeyError: there is no such machine.
             RuntimeError: it does not run.
             CommandError: the program failed and `check` is set, or ran out of time.
         """
-        leader = await self._leader(self._machines[name], timeout_s)
-        words = inside(leader, argv)
+        words = await self._inside(self._machines[name], argv, timeout_s)
         return await proc.run(words, stdin=stdin, timeout_s=timeout_s, check=check, cwd=Path("/"))
 
     async def command(self, name: str, argv: Sequence[str]) -> list[str]:
         """The command line that runs a program of a machine from the host, e.g. to read its output while it runs."""
-        return inside(await self._leader(self._machines[name], 10.0), argv)
+        return await self._inside(self._machines[name], argv, 10.0)
 
     async def root(self, name: str) -> Path:
         """A machine's file system as the host sees it, sockets too; it leads nowhere once the machine is off."""
@@ -192,6 +197,27 @@ class NspawnHypervisor:
         await self._network.set_link(machine.port, up=False)
         await self._kill(machine)
 
+    async def restart(self, name: str) -> None:
+        """End a pod's container and start it again, with the same arguments and the same file system.
+
+        Its first process gets SIGTERM, and after `STOP_S` seconds SIGKILL, as from Docker.
+
+        Raises:
+            KeyError: there is no such machine.
+            ValueError: it is no pod.
+            RuntimeError: it does not run.
+        """
+        machine = self._machines[name]
+        if machine.spec.pod is None:
+            raise ValueError(f"machine {name!r} is no pod: restart it from inside")
+        process = ProcessId.of(await self._leader(machine, _LAUNCH_TIMEOUT_S))
+        if process:
+            process.kill(signal.SIGTERM)
+            if not await wait_gone(process, STOP_S):
+                process.kill(signal.SIGKILL)
+                await wait_gone(process, _KILL_TIMEOUT_S)
+        await self._leader(machine, _LAUNCH_TIMEOUT_S)
+
     async def set_link(self, name: str, *, up: bool) -> None:
         """Cut a machine's network cable without telling either side, or mend it.
 
@@ -206,12 +232,13 @@ class NspawnHypervisor:
 
     async def _boot(self, spec: MachineSpec, binds: Sequence[Bind]) -> _Machine:
         folder = self._state / "machines" / spec.name
-        port = await self._network.attach()
+        port = await self._network.attach(spec.pod.ports if spec.pod else None)
         machine = None
         try:
             (folder / "disk").mkdir(parents=True)
             hardware.lay_out(spec, port.address, folder / "skeleton")
-            machine = _Machine(spec, port, folder, self._start(spec, port, folder, binds))
+            start = self._pod_words if spec.pod else self._machine_words
+            machine = _Machine(spec, port, folder, self._start(spec, start(spec, port, folder, binds)))
             await self._launched(machine)
         except BaseException:
             if machine:
@@ -220,10 +247,13 @@ class NspawnHypervisor:
             raise
         return machine
 
-    def _start(self, spec: MachineSpec, port: Port, folder: Path, binds: Sequence[Bind]) -> subprocess.Popen[bytes]:
+    def _machine_words(self, spec: MachineSpec, port: Port, folder: Path, binds: Sequence[Bind]) -> list[str]:
+        """The launcher of a machine that boots, and nspawn's command line."""
         gpus = hardware.visible_gpus(spec)
-        devices = [f"nvidia{index}" for index in range(gpus)] + (["nvidiactl"] if gpus else [])
-        nspawn = [
+        devices = hardware.gpu_devices(spec)
+        return [
+            *("sh", str(_LAUNCHER), str(folder), self._images[spec.image].lowerdir, self._disk),
+            *(self._groups.path_of(spec.name), str(gpus)),
             *("systemd-nspawn", "--quiet", "--boot", f"--machine={spec.name}", f"--directory={folder}/disk/root"),
             *("--register=no", "--keep-unit", "--settings=no", "--link-journal=no", "--suppress-sync=yes"),
             *("--resolv-conf=off", "--timezone=off", "--console=read-only"),
@@ -232,15 +262,20 @@ class NspawnHypervisor:
             *(f"--bind={folder}/disk/dev/{device}:/dev/{device}" for device in devices),
             *(f"--bind{'' if bind.writable else '-ro'}={bind.source}:{bind.target}" for bind in binds),
         ]
-        launcher = [
-            *("unshare", "--mount", "--propagation", "private", "sh", str(_LAUNCHER), str(folder)),
-            *(self._images[spec.image].lowerdir, self._disk, self._groups.path_of(spec.name), str(gpus)),
-        ]
+
+    def _pod_words(self, spec: MachineSpec, port: Port, folder: Path, binds: Sequence[Bind]) -> list[str]:
+        """The launcher of a pod, whose config.json is written."""
+        image = self._images[spec.image]
+        place = pods.Place(folder, port.namespace, port.address, self._groups.path_of(spec.name))
+        pods.lay_out(spec, image, place, [(bind.source, bind.target, bind.writable) for bind in binds])
+        return ["sh", str(_POD_LAUNCHER), str(folder), image.lowerdir, self._disk, spec.name]
+
+    def _start(self, spec: MachineSpec, words: Sequence[str]) -> subprocess.Popen[bytes]:
         self._console(spec.name).parent.mkdir(parents=True, exist_ok=True)
         with self._console(spec.name).open("wb") as console:
             # Not asyncio's subprocess: `alive` has to answer without waiting, and no thread should watch each machine.
             process = subprocess.Popen(
-                [*launcher, *nspawn],
+                ["unshare", "--mount", "--propagation", "private", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
@@ -252,10 +287,13 @@ class NspawnHypervisor:
         return process
 
     async def _launched(self, machine: _Machine) -> None:
-        """Wait until all is mounted and the launcher runs nspawn."""
+        """Wait until all is mounted and the launcher runs nspawn, or a pod's first process."""
         deadline = asyncio.get_running_loop().time() + _LAUNCH_TIMEOUT_S
         while machine.process.poll() is None and asyncio.get_running_loop().time() < deadline:
-            if any(program_of(pid) == "systemd-nspawn" for pid in children(machine.process.pid)):
+            if machine.spec.pod:
+                if (machine.folder / "pid").exists():
+                    return
+            elif any(program_of(pid) == "systemd-nspawn" for pid in children(machine.process.pid)):
                 return
             await asyncio.sleep(_POLL_S)
         name = machine.spec.name
@@ -267,6 +305,10 @@ class NspawnHypervisor:
         self._groups.remove(name)
         self._pids.forget(name)
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async def _inside(self, machine: _Machine, argv: Sequence[str], timeout_s: float) -> list[str]:
+        leader = await self._leader(machine, timeout_s)
+        return pods.inside(machine.folder, machine.spec.name, argv) if machine.spec.pod else inside(leader, argv)
 
     async def _leader(self, machine: _Machine, timeout_s: float) -> int:
         """Pid, on the host, of a machine's first process."""
@@ -283,12 +325,18 @@ class NspawnHypervisor:
     async def _kill(self, machine: _Machine) -> None:
         leader = leader_of(machine.process.pid) if machine.process.poll() is None else None
         process = ProcessId.of(leader) if leader else None
+        runner = ProcessId.of(next(iter(children(machine.process.pid)), 0))
+        if machine.spec.pod:
+            # Its launcher would start it again.
+            machine.process.kill()
         if process:
             # With the first process of its PID namespace, all others of the machine die at once.
             process.kill(signal.SIGKILL)
             await wait_gone(process, _KILL_TIMEOUT_S)
         self._groups.kill(machine.spec.name)
         machine.process.kill()
+        if machine.spec.pod and runner:
+            await wait_gone(runner, _KILL_TIMEOUT_S)  # it removes its notes
         await asyncio.to_thread(machine.process.wait, _KILL_TIMEOUT_S)
 
     def _console(self, name: str) -> Path:
@@ -305,6 +353,11 @@ def leader_of(launcher: int) -> int | None:
     """The pid, on the host, of the first process of a machine; None before it is there, and while it reboots.
 
     Args:
-        launcher: the process that runs nspawn, once for each boot of the machine.
+        launcher: the process that runs nspawn once for each boot of the machine, or runc for each start of the pod.
     """
-    return next((pid for nspawn in children(launcher) for pid in children(nspawn) if innermost_pid(pid) == 1), None)
+    return next((pid for runner in children(launcher) for pid in children(runner) if _is_first(pid)), None)
+
+
+def _is_first(pid: int) -> bool:
+    """Whether a process is the first one of its namespace, and not still runc's own that becomes it."""
+    return innermost_pid(pid) == 1 and not program_of(pid).startswith("runc:")

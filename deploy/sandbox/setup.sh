@@ -69,6 +69,8 @@ missing_packages() {
     [ -e /usr/sbin/debootstrap ] || echo debootstrap
     [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || echo debian-archive-keyring
     command -v systemd-nspawn >/dev/null || echo systemd-container
+    command -v runc >/dev/null || echo runc
+    command -v nft >/dev/null || echo nftables
     command -v ip >/dev/null || echo iproute2
     command -v mount >/dev/null || echo mount
     { command -v nsenter && command -v unshare && command -v flock; } >/dev/null || echo util-linux

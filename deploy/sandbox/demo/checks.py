@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from deploy.sandbox.cgroup import hierarchy
+from deploy.sandbox.cgroup import groups_of
 from deploy.sandbox.presence import STATE_ROOT
 from deploy.sandbox.processes import ProcessId
 from deploy.sandbox.tailnet import Device
@@ -84,11 +84,7 @@ def traces(sandbox_id: str, processes: Sequence[ProcessId] = ()) -> list[str]:
         point = line.split()[4]
         if f"{point}/".startswith(f"{state}/"):
             found.append(f"mount {point}")
-    root = hierarchy()
-    group = root / f"meshd-sandbox-{sandbox_id}" if root else None
-    if group and group.exists():
-        found.append(str(group))
-    return found
+    return found + [str(group) for group in groups_of(sandbox_id)]
 
 
 def host_state() -> dict[str, str]:

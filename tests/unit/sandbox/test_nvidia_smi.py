@@ -15,7 +15,7 @@ from deploy.sandbox import hardware
 from deploy.sandbox.hypervisor import MachineSpec
 
 SANDBOX = Path(hardware.__file__).parent
-STAND_IN = SANDBOX / "image/files/usr/bin/nvidia-smi"
+STAND_IN = SANDBOX / "image/hardware/usr/bin/nvidia-smi"
 RECORDED = SANDBOX / "fixtures/nvidia-smi/h100"
 
 
