@@ -70,7 +70,6 @@ class ProblemCode(StrEnum):
     PROVIDER_PAUSED = "provider_paused"
     PROVIDER_NOT_ENABLED = "provider_not_enabled"
     PROVIDER_REFUSES = "provider_refuses"
-    PROVIDER_WITHOUT_TUN = "provider_without_tun"
     PROVIDER_HOSTS_FOREIGN = "provider_hosts_foreign"
     PRICES_STALE = "prices_stale"
     PRICE_FILE_UNREADABLE = "price_file_unreadable"
@@ -272,13 +271,13 @@ class FaultCode(StrEnum):
     TOO_MANY_SLOTS = "too_many_slots"
     UNKNOWN_GPU = "unknown_gpu"
     NAMED_TWICE = "named_twice"
+    PODS = "pods"
     MACHINE_WITHOUT_PLACE = "machine_without_place"
 
     # Providers and credentials.
     NO_PROVIDERS = "no_providers"
     NO_SUCH_PROVIDER = "no_such_provider"
     PROVIDERS_OFF = "providers_off"
-    PROVIDER_WITHOUT_TUN = "provider_without_tun"
     ADAPTER_BROKEN = "adapter_broken"
     SDK_MISSING = "sdk_missing"
     CREDENTIAL_NEEDED = "credential_needed"

@@ -64,8 +64,8 @@ class ProviderCapabilities:
 
     Attributes:
         machine_kind: what the provider rents. `meshctl doctor` shows it.
-        tun: the machines have a TUN device. meshd rents none without it, because they cannot become nodes.
-        systemd: the machines boot systemd. `meshctl doctor` shows it.
+        tun: the machines have a TUN device. Where not, `meshctl scale` and `doctor` show what their jobs cannot do.
+        systemd: the machines boot systemd. A machine without is a pod: a pool may refuse pods, or want nothing else.
         spot: the provider has spot offers. meshd warns about a pool that wants spot only and has no such provider.
         tags: the cloud keeps `LaunchRequest.tags`. If not, meshd sends none and `list` knows machines by their names.
         idempotent_launch: the API takes an idempotency token: repeating a launch with the same token never makes a
@@ -146,7 +146,8 @@ class LaunchRequest:
     Attributes:
         token: the machine's name, never used again: [a-z]([-a-z0-9]*[a-z0-9])?, at most 63 characters. It is the
             idempotency token, the cloud's name tag and the tailnet hostname.
-        user_data: stage 1; cloud-init runs it as root on the first boot.
+        user_data: stage 1, a script for the first boot. On a virtual machine cloud-init runs it as root. For a
+            container the adapter makes a start command that runs it as the container's first process.
         tags: at least CLUSTER_TAG, by which `list()` filters, and MACHINE_TAG.
     """
 

@@ -59,6 +59,8 @@ def fault_of(error: Mapping[str, Any], model: type[BaseModel], prefix: Sequence[
     key = (*prefix, *(str(part) for part in loc))
     name, value = dotted(key), error.get("input")
     if error["type"] == "extra_forbidden":
+        if cure := _former(model, loc):
+            return Fault(f"{name}: no longer a setting", cure, key, code=FaultCode.UNKNOWN_KEY)
         return Fault(f"{name}: unknown key", _instead(model, loc), key, code=FaultCode.UNKNOWN_KEY)
     shown = f"{name} = {show(value, key)}" if loc and not isinstance(value, Mapping) else name
     code = FaultCode.KEY_MISSING if error["type"] == "missing" else FaultCode.BAD_VALUE
@@ -152,6 +154,12 @@ def _meaning(model: type[BaseModel], loc: Sequence[object], kind: str) -> str:
         return ""
     field = _field(model, loc)
     return f"what it is: {field.description}" if field is not None and field.description else ""
+
+
+def _former(model: type[BaseModel], loc: Sequence[object]) -> str:
+    """For a key that an earlier version had: what to do, from the model's own FORMER; "" for any other key."""
+    former = getattr(_table(model, loc[:-1]), "FORMER", {})
+    return str(former.get(str(loc[-1]), ""))
 
 
 def _instead(model: type[BaseModel], loc: Sequence[object]) -> str:

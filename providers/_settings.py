@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SecretBytes, SecretStr, ValidationError, model_validator
 
@@ -24,6 +24,9 @@ NotNegative = Annotated[float, Field(ge=0)]
 
 class AdapterSettings(BaseModel):
     """Base class of all adapters' settings. Refuses unknown keys; values cannot change."""
+
+    FORMER: ClassVar[Mapping[str, str]] = {}
+    """Keys that earlier versions had, each with what to do about it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

@@ -58,8 +58,7 @@ VENDORS: Mapping[str, Vendor] = {
     "lambda": Vendor(9002, {"base_url": "{url}", "regions": ("us-west-1",)}, lambda: {"api_key": DEFAULT_LAMBDA_KEY}),
     "runpod": Vendor(
         9003,
-        # The sandbox's pods are machines like the others: with a TUN device and systemd, unlike RunPod's own.
-        {"base_url": "{url}", "data_centers": ("US-KS-2",), "pods_have_tun": True, "pods_have_systemd": True},
+        {"base_url": "{url}", "data_centers": ("US-KS-2",)},
         lambda: {"api_key": DEFAULT_RUNPOD_KEY},
     ),
     "paperspace": Vendor(9004, {"base_url": "{url}", "regions": ("ny2",)}, lambda: {"api_key": DEFAULT_PAPERSPACE_KEY}),

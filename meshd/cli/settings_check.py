@@ -6,7 +6,7 @@ import asyncio
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from meshd.plan import provider_capabilities
 from meshd.plugins import installed, make
 from meshd.provider_api import Provider, ProviderContext
 from meshd.runtime.secretfile import VARIABLE, read_secret
+from meshd.settings_words import dotted
 
 AUTH_KEY_CREDENTIAL = "tailscale_auth_key"
 
@@ -142,14 +143,18 @@ def _auth_key(settings: Settings) -> list[CheckRow]:
 
 
 async def _check_providers(settings: Settings, file: File) -> list[CheckRow]:
-    """A row for each enabled provider, or for each fault that its adapter finds in its table."""
+    """A row for each enabled provider, or for each fault that its adapter finds in its table; then those of pools."""
     adapters = installed()
-    found = []
+    found: list[CheckRow] = []
+    rents_pods: dict[str, bool] = {}
     for name, table in settings.providers.items():
         if table.enabled:
             context = ProviderContext(settings.cluster.name, table.own(), lambda: datetime.now(UTC))
-            found += await provider_rows(file, make(name, adapters, context), f"providers.{name}")
-    return found
+            made = make(name, adapters, context)
+            if not isinstance(made, tuple):
+                rents_pods[name] = provider_capabilities.rents_pods(made.capabilities)
+            found += await provider_rows(file, made, f"providers.{name}")
+    return found + pod_rows(settings, file, rents_pods)
 
 
 async def provider_rows(file: File, made: Provider | tuple[Fault, ...], about: str) -> list[CheckRow]:
@@ -164,8 +169,25 @@ async def provider_rows(file: File, made: Provider | tuple[Fault, ...], about: s
         return _fault_rows(file, made, about)
     can = made.capabilities
     await made.aclose()
-    text = "the adapter accepts its settings"
-    if not can.tun:
-        text = f"{text}, but {provider_capabilities.NO_TUN}, and none is rented"
-        return [_warning(about, FaultCode.PROVIDER_WITHOUT_TUN, text, provider_capabilities.no_tun_cure(made.name))]
+    text = f"the adapter accepts its settings; {provider_capabilities.description(can)}"
     return [CheckRow(name=about, status="ok", text=text)]
+
+
+def pod_rows(settings: Settings, file: File, rents_pods: Mapping[str, bool]) -> list[CheckRow]:
+    """A row for each pool that can rent nothing, because its providers rent pods, or no pods.
+
+    Args:
+        settings: the settings.
+        file: their file.
+        rents_pods: the usable providers, and whether each rents pods.
+    """
+    faults = []
+    for name, pool in settings.pools.items():
+        found = {one: rents_pods[one] for one in pool.providers or rents_pods if one in rents_pods}
+        useless = {"never": True, "only": False}.get(pool.pods)
+        if found and useless is not None and set(found.values()) == {useless}:
+            key = ("pools", name, "pods")
+            what = "rents only pods" if useless else "rents no pods"
+            text = f'{dotted(key)} = "{pool.pods}", and {" and ".join(found)} {what}, so nothing can be rented'
+            faults.append(Fault(text, 'set it to "allow", or name other providers', key, code=FaultCode.PODS))
+    return [row.model_copy(update={"status": "warn"}) for row in _fault_rows(file, faults)]

@@ -170,6 +170,9 @@ class PoolSettings(_Table):
         True, description="a node that is not fit and has no job is given back, and another is rented in its place"
     )
     spot: Literal["never", "prefer", "only"] = "never"
+    pods: Literal["never", "allow", "only"] = Field(
+        "allow", description="whether to rent pods: containers without systemd, e.g. RunPod's"
+    )
     partition: str = Field("", description="partition name; empty: the pool's name")
     features: tuple[str, ...] = ()
     default: bool = Field(False, description="the partition is Slurm's default")

@@ -14,7 +14,7 @@ from meshd.daemon.head_api.wiring import HeadApiParts
 from meshd.daemon.head_api.wiring import build as build_head_api
 from meshd.daemon.live_settings import LiveSettings, Reload
 from meshd.daemon.machine_store import MachineStore
-from meshd.daemon.machines.desired_state import DesiredState
+from meshd.daemon.machines.desired_state import DesiredState, pod_limits
 from meshd.daemon.machines.wiring import MachineParts
 from meshd.daemon.machines.wiring import build as build_machines
 from meshd.daemon.munge_key.quiesce import Quiesce
@@ -103,8 +103,9 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     sources = Sources(providers, ports.slurm, keys, journal, live, clock, awake.set)
     lag, reports, logs = LoopLag(clock), NodeReports(store.node_event), NodeLogs(agents, clock)
     slurm_files = SlurmFilesController(
-        live, journal, ports.slurm, clock, sources.slurm, awake.set, quiesce.wait_until_quiet, write=ports.slurm_files
-    )
+        live, journal, ports.slurm, clock, sources.slurm, awake.set, quiesce.wait_until_quiet,
+        pod_providers=frozenset(pod_limits(providers)), write=ports.slurm_files,
+    )  # fmt: skip
     desired = DesiredState(live, journal, providers, slurm_files, clock, may_change_devices=keys.api is not None)
     snapshot = SnapshotReader(sources, tailnet, lag, slurm_files, reports)
     auth_key = build_auth_key(

@@ -12,6 +12,9 @@ from meshd.model.cooldown import Cooldown, CooldownKey
 SpotPolicy: TypeAlias = Literal["never", "prefer", "only"]
 """Whether spot machines are rented: not at all, where there are any, or nothing else."""
 
+PodPolicy: TypeAlias = Literal["never", "allow", "only"]
+"""Whether pods are rented: not at all, like any other machine, or nothing else. A pod is a machine without systemd."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pool:
@@ -28,7 +31,7 @@ class Pool:
         overshoot_max_gpus: the most GPUs to rent beyond the target; None: as many as is cheapest.
         min_gpus: the target while nobody has set one; idle nodes are given back only down to it.
         idle_timeout_s: a node without a job for this long is given back; None: never.
-        without_tun: those of its providers whose machines have no TUN device; nothing is rented there.
+        pod_providers: the providers that rent pods.
         with_spot: those of its providers that have spot offers; None when that is not known.
         prices_since: under a limit in USD, offers with an older price are not rented; None: any age will do.
         replace_unfit: give up an unfit node that has no job, and rent another one.
@@ -41,6 +44,7 @@ class Pool:
     providers: tuple[str, ...]
     max_usd_per_gpu_hour: float | None = None
     spot: SpotPolicy = "never"
+    pods: PodPolicy = "allow"
     cpus_min: int = 1
     memory_min_mib: int = 1024
     gpus_per_node_max: int | None = None
@@ -53,7 +57,7 @@ class Pool:
     idle_timeout_s: float | None = None
     prices_since: datetime | None = None
     replace_unfit: bool = True
-    without_tun: frozenset[str] = frozenset()
+    pod_providers: frozenset[str] = frozenset()
     with_spot: frozenset[str] | None = None
 
     @property
@@ -78,7 +82,7 @@ class Target:
         gpu: a narrower model than the pool's, e.g. "h100-sxm" in a pool of "h100"; "" for the pool's.
         gpus_per_node: the exact number of GPUs in each new machine; None for the pool's range.
         regions: some of the pool's regions or zones; empty for the pool's.
-        spot: "" for the pool's.
+        spot, pods: "" for the pool's.
         spread: new machines may be of several providers and regions. False: all are in one place.
         overshoot_max_gpus: None for the pool's.
         id: grows with every target that is set.
@@ -96,6 +100,7 @@ class Target:
     gpus_per_node: int | None = None
     regions: tuple[str, ...] = ()
     spot: SpotPolicy | Literal[""] = ""
+    pods: PodPolicy | Literal[""] = ""
     spread: bool = False
     overshoot_max_gpus: int | None = None
 
@@ -133,8 +138,8 @@ class Policy:
     """How long to wait before the API is asked once more to disable a node key's expiry."""
     idempotent_launch: frozenset[str] = frozenset()
     """The providers whose create call may be repeated: the same name never makes two machines there."""
-    without_tun: frozenset[str] = frozenset()
-    """The providers whose machines have no TUN device: nothing is rented there."""
+    pod_limits: Mapping[str, str] = field(default_factory=dict)
+    """The providers that rent pods, each with what its pods lack, for people."""
     price_stale_after_s: float = 30 * 86400.0
     """An older price is stale: under a budget it causes a warning, or is not used at all."""
 
@@ -163,8 +168,8 @@ class Desired:
 
 
 OPTIONS = (
-    "provider", "gpu", "gpus_per_node", "regions", "spot", "spread", "max_usd_per_gpu_hour", "max_usd_per_hour",
-    "overshoot_max_gpus",
+    "provider", "gpu", "gpus_per_node", "regions", "spot", "pods", "spread", "max_usd_per_gpu_hour",
+    "max_usd_per_hour", "overshoot_max_gpus",
 )  # fmt: skip
 """The fields of a Target that narrow what the pool allows."""
 

@@ -12,7 +12,7 @@ from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import SlurmView
 from meshd.plan.fitness import Unfit
 from meshd.plan.gang import is_gang
-from meshd.plan.placement import node_gpus, overshoot_most, price_limit, spot_policy, total_limit
+from meshd.plan.placement import node_gpus, overshoot_most, pod_policy, price_limit, spot_policy, total_limit
 from meshd.plan.plan_input import LONG_AGO
 from meshd.plan.prices import has_budget
 from meshd.plan.unclear_launch import settled_at, was_unclear
@@ -222,6 +222,7 @@ def constraints(pool: Pool, target: Target | None) -> list[str]:
         f"provider: {narrow.provider}" if narrow.provider else f"providers: {', '.join(pool.providers) or 'none'}",
         f"regions: {', '.join(regions)}" if regions else "",
         f"spot: {spot_policy(pool, narrow)}",
+        f"pods: {pod_policy(pool, narrow)}",
         f"at most {limit:.2f} USD per GPU-hour" if limit is not None else "",
         f"at most {total:.2f} USD per hour in all" if total is not None else "",
         f"prices of {pool.prices_since:%Y-%m-%d} or newer" if pool.prices_since and has_budget(pool, target) else "",

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from meshd import gpus
 from meshd.model.cooldown import Cooldown, CooldownKey
-from meshd.plan.placement import cooldown_of
+from meshd.model.desired import Desired, Target
+from meshd.plan.placement import cooldown_of, pod_fault
 from meshd.provider_api import Offer
 
 NO_CAPACITY = "no free capacity"
 COOLING = "cooling down"
-NO_TUN = "without a TUN device"
+PODS_REFUSED = "pods, which no pool takes"
+ONLY_PODS = "no pods, and pools take only pods"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class OfferFilter:
         gpus_per_node: the exact number; 0 for machines without GPUs.
         regions: regions or zones.
         spot: True for spot only, False for on demand only.
+        pods: True for pods only, False for none.
+        pod_providers: the providers that rent pods.
         gpu_memory_min_gib: of one GPU.
     """
 
@@ -33,6 +37,8 @@ class OfferFilter:
     providers: tuple[str, ...] = ()
     regions: tuple[str, ...] = ()
     spot: bool | None = None
+    pods: bool | None = None
+    pod_providers: frozenset[str] = frozenset()
     max_usd_per_gpu_hour: float | None = None
     gpu_memory_min_gib: int = 0
     arch: str = ""
@@ -46,6 +52,7 @@ class OfferFilter:
             ("providers", bool(self.providers) and offer.provider not in self.providers),
             ("regions", bool(self.regions) and not {offer.region, offer.zone} & set(self.regions)),
             ("spot", self.spot is not None and offer.spot is not self.spot),
+            ("pods", self.pods is not None and (offer.provider in self.pod_providers) is not self.pods),
             ("max_usd_per_gpu_hour", limit is not None and offer.usd_per_gpu_hour > limit),
             ("gpu_memory_min_gib", offer.gpu_memory_gib < self.gpu_memory_min_gib),
             ("arch", bool(self.arch) and offer.arch != self.arch),
@@ -88,7 +95,7 @@ def find(
     everything: bool = False,
     by_provider: bool = False,
     fold: bool = False,
-    without_tun: Collection[str] = (),
+    refused: Mapping[str, str] | None = None,
 ) -> Found:
     """The offers that match the filter: cheapest GPU-hour first, those that cannot be rented now last.
 
@@ -100,7 +107,7 @@ def find(
         limit: the most rows to show.
         everything: also show offers that cannot be rented now.
         by_provider: sort by the provider's name first.
-        without_tun: providers whose machines cannot be nodes.
+        refused: by provider, why no pool rents there.
         fold: one row for the zones of a region where a type has the same price and availability.
     """
     matching: list[tuple[str, Offer]] = []
@@ -108,7 +115,7 @@ def find(
     for offer in offers:
         misses = offer_filter.misses(offer)
         if not misses:
-            matching.append((_hindrance(offer, cooldowns, now, without_tun), offer))
+            matching.append((_hindrance(offer, cooldowns, now, refused or {}), offer))
         elif len(misses) == 1:
             missed.setdefault(misses[0], []).append(offer)
     shown = sorted(
@@ -137,11 +144,21 @@ def _folded(
     return [tuple(row) for row in rows.values()]
 
 
+def refused_by_all(desired: Desired) -> dict[str, str]:
+    """The providers whose machines are refused, as pods or as no pods, by every pool that has them; each with why."""
+    found: dict[str, str] = {}
+    for provider in {name for pool in desired.pools.values() for name in pool.providers}:
+        pools = [pool for pool in desired.pools.values() if provider in pool.providers]
+        if all(pod_fault(provider, pool, desired.target(pool) or Target(pool.name, 0)) for pool in pools):
+            found[provider] = PODS_REFUSED if provider in pools[0].pod_providers else ONLY_PODS
+    return found
+
+
 def _hindrance(
-    offer: Offer, cooldowns: Mapping[CooldownKey, Cooldown], now: datetime, without_tun: Collection[str]
+    offer: Offer, cooldowns: Mapping[CooldownKey, Cooldown], now: datetime, refused: Mapping[str, str]
 ) -> str:
-    if offer.provider in without_tun:
-        return NO_TUN
+    if offer.provider in refused:
+        return refused[offer.provider]
     if offer.available is False:
         return NO_CAPACITY
     return COOLING if cooldown_of(offer, cooldowns, now) else ""

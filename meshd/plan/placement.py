@@ -9,10 +9,9 @@ from difflib import get_close_matches
 
 from meshd import gpus
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey, scopes
-from meshd.model.desired import Pool, SpotPolicy, Target
+from meshd.model.desired import PodPolicy, Pool, SpotPolicy, Target
 from meshd.plaintext import counted
 from meshd.plan.prices import refresh_words, too_old
-from meshd.plan.provider_capabilities import NO_TUN, no_tun_cure
 from meshd.provider_api import Offer
 
 
@@ -34,8 +33,8 @@ def misses(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:
 
 def _wrong_kind(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:
     own = f"pools.{pool.name}"
-    if offer.provider in pool.without_tun:
-        yield Miss(NO_TUN, no_tun_cure(offer.provider))
+    if fault := pod_fault(offer.provider, pool, target):
+        yield Miss(fault, "--pods" if target.pods else f"{own}.pods")
     if not gpus.matches(pool.gpu, offer.gpu):
         yield Miss(f"has {offer.gpu or 'no GPU'}, not {pool.gpu or 'CPU only'}", f"{own}.gpu")
     elif target.gpu and not gpus.matches(target.gpu, offer.gpu):
@@ -119,6 +118,21 @@ def within(offer: Offer, places: Iterable[str]) -> bool:
 def spot_policy(pool: Pool, target: Target) -> SpotPolicy:
     """The target's spot policy, or the pool's where the target has none."""
     return target.spot or pool.spot
+
+
+def pod_policy(pool: Pool, target: Target) -> PodPolicy:
+    """The target's policy for pods, or the pool's where the target has none."""
+    return target.pods or pool.pods
+
+
+def pod_fault(provider: str, pool: Pool, target: Target) -> str:
+    """Why the machines of one of its providers will not do because they are pods, or are not; "" when they will."""
+    policy, is_pod = pod_policy(pool, target), provider in pool.pod_providers
+    if is_pod and policy == "never":
+        return f"is a pod, and {'none was asked for' if target.pods else 'the pool never takes pods'}"
+    if not is_pod and policy == "only":
+        return f"is no pod, and {'only pods were asked for' if target.pods else 'the pool takes only pods'}"
+    return ""
 
 
 def price_limit(pool: Pool, target: Target) -> float | None:

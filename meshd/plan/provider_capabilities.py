@@ -1,27 +1,51 @@
-"""What a provider's capabilities mean: in words for people, and what meshd refuses because of them. PURE."""
+"""What a provider's capabilities mean: in words for people, and what meshd refuses because of them. PURE.
+
+A pod is a machine without systemd: a container. Most pods have no TUN device either. The two facts are independent.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
+from meshd.model.machine import Machine
 from meshd.provider_api import MachineKind, ProviderCapabilities
 
-NO_TUN = "its machines have no TUN device, so they cannot be nodes"
-"""Why nothing is rented from a provider whose `capabilities.tun` is False."""
+WITHOUT_SYSTEMD = "no systemd, so Slurm cannot hold jobs to their memory and CPUs (no cgroups)"
+WITHOUT_TUN = (
+    "no TUN device, so jobs reach other nodes by TCP alone, not by UDP, often through relays; NCCL between nodes is "
+    "untested"
+)
 
 
-def no_tun_cure(provider: str) -> str:
-    """How to use a provider without TUN devices, or how to switch it off."""
-    if provider == "runpod":
-        return "providers.runpod.pods_have_tun, only for hosts that give pods a TUN device"
-    return f"providers.{provider}.enabled = false"
+def rents_pods(capabilities: ProviderCapabilities) -> bool:
+    """Whether the provider's machines are pods."""
+    return not capabilities.systemd
+
+
+def is_pod(machine: Machine, pod_providers: Collection[str]) -> bool:
+    """Whether a machine is a pod. What its agent reported wins over what its provider says of its machines."""
+    reported = machine.facts.systemd if machine.facts is not None else None
+    return machine.provider in pod_providers if reported is None else not reported
+
+
+def limits(*, systemd: bool | None, tun: bool | None) -> str:
+    """What a machine cannot do because it lacks these, for people; "" when it lacks nothing or that is not known."""
+    return "; ".join(text for there, text in ((systemd, WITHOUT_SYSTEMD), (tun, WITHOUT_TUN)) if there is False)
+
+
+def limits_of(machine: Machine, pod_limits: Mapping[str, str]) -> str:
+    """What a machine cannot do, for people: by its agent's report, or else by what its provider says."""
+    if machine.facts is None or machine.facts.systemd is None:
+        return pod_limits.get(machine.provider, "")
+    return limits(systemd=machine.facts.systemd, tun=machine.facts.tun)
 
 
 def description(capabilities: ProviderCapabilities) -> str:
-    """The provider's machines and limits, for people: "containers without TUN device and systemd; no tags"."""
-    what = "containers" if capabilities.machine_kind is MachineKind.CONTAINER else "virtual machines"
-    without = [
-        name for name, there in (("TUN device", capabilities.tun), ("systemd", capabilities.systemd)) if not there
-    ]
-    parts = [f"{what} without {' and '.join(without)}" if without else what]
+    """The provider's machines and their limits, for people: "virtual machines; on demand and spot"."""
+    container = "pods" if rents_pods(capabilities) else "containers"
+    parts = [container if capabilities.machine_kind is MachineKind.CONTAINER else "virtual machines"]
+    if lacks := limits(systemd=capabilities.systemd, tun=capabilities.tun):
+        parts.append(lacks)
     if capabilities.spot:
         parts.append("on demand and spot")
     if not capabilities.tags:

@@ -49,7 +49,7 @@ class JoinedNode:
 
     Attributes:
         node_addr: its tailnet IPv4 address.
-        features: those of this machine (provider, region, GPU model, spot), in addition to the pool's.
+        features: those of this machine (provider, region, GPU model, spot, pod), in addition to the pool's.
         memory_fraction: the part of `shape.memory_mib` that meshd promises: slurmd sees a little less after each boot.
         former_node_addrs: earlier addresses of the same machine: its line may change from one of them while jobs run.
     """

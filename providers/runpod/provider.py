@@ -90,7 +90,7 @@ class RunpodProvider:
 
     @property
     def capabilities(self) -> ProviderCapabilities:
-        """Containers, without TUN device and systemd unless the settings say otherwise; spot when they allow it.
+        """Containers without TUN device and systemd; spot when the settings allow it.
 
         Machines of unclear launches are found by name. Tags are environment variables of the container. A container
         that ends leaves a stopped pod, whose disk still costs money. API and console show the start command, which
@@ -98,8 +98,8 @@ class RunpodProvider:
         """
         return ProviderCapabilities(
             machine_kind=MachineKind.CONTAINER,
-            tun=self._settings.pods_have_tun,
-            systemd=self._settings.pods_have_systemd,
+            tun=False,
+            systemd=False,
             spot=self._settings.spot,
             user_data_max_b=USER_DATA_MAX_B,
             user_data_private=False,

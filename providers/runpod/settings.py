@@ -18,6 +18,11 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class RunpodSettings(ApiKeySettings):
     """Where and how to rent pods from RunPod."""
 
+    FORMER = dict.fromkeys(
+        ("pods_have_tun", "pods_have_systemd"),
+        "delete the line: pods without TUN device and systemd are nodes too, and each pod reports what it has",
+    )
+
     base_url: str = Field("https://api.runpod.io", pattern=r"^https?://[^/]+/?$")
 
     clouds: tuple[Literal["secure", "community"], ...] = Field(("secure",), description="tiers to rent in")
@@ -39,10 +44,6 @@ class RunpodSettings(ApiKeySettings):
 
     image: str = Field("runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404", min_length=1)
     cpu_image: str = Field("", description="image of CPU pods; empty: the same")
-    pods_have_tun: bool = Field(
-        False, description="set it only for hosts that give pods a TUN device; RunPod's own do not"
-    )
-    pods_have_systemd: bool = Field(False, description="set it only if the image boots systemd")
     registry_id: str = Field("", description="RunPod's id of the login for a private registry")
     disk_gib: int = Field(100, ge=1, description="of the container's own disk, lost with the pod")
     network_volumes: dict[str, str] = Field({}, description="network volume by data centre")

@@ -179,6 +179,7 @@ class LambdaRig(SandboxRig):
 class RunpodRig(SandboxRig):
     name = "runpod"
     machine_kind = MachineKind.CONTAINER
+    tun = systemd = False
     permissions = ("GET /v2/pods", "GET /v2/catalog")
     factory = create_runpod
     unsupported: ClassVar[Mapping[FaultKind, str]] = dict.fromkeys(
@@ -186,7 +187,7 @@ class RunpodRig(SandboxRig):
     )
 
     def extra(self) -> dict[str, Any]:
-        return {"api_key": SECRET, "cpu_types": ["*"], "pods_have_tun": True, "pods_have_systemd": True}
+        return {"api_key": SECRET, "cpu_types": ["*"]}
 
 
 class RunpodSpotRig(RunpodRig):

@@ -31,6 +31,7 @@ class HealthView(Part):
         reported_at: when the agent reported the fields below; None: not since meshd started.
         jobs_seen: jobs with processes on the machine, whatever Slurm says.
         gpu_fault: what is wrong with its GPUs; "" when no fault is known.
+        limits: what it cannot do because it lacks systemd or a TUN device, for people; "" when it lacks neither.
         os, arch, slurmd_version, tailscale_version, ssh_host_key: as it reported when it joined.
         log: the last lines of slurmd's log, oldest first.
         log_at: when they were fetched.
@@ -56,6 +57,7 @@ class HealthView(Part):
     jobs_seen: int = 0
     gpus: list[GpuLoadRow] = []
     gpu_fault: str = ""
+    limits: str = ""
     os: str = ""
     arch: str = ""
     slurmd_version: str = ""

@@ -16,6 +16,7 @@ class NodeRow(Part):
     """A machine.
 
     Attributes:
+        pod: it is a pod: a container without systemd.
         since: when it entered its phase.
         path: `direct ADDRESS`, `relay CODE`, or "" when not known.
         slurm_state: as sinfo shows it, e.g. `IDLE+DRAIN`; "" when Slurm cannot be read.
@@ -37,6 +38,7 @@ class NodeRow(Part):
     since: AwareDatetime
     region: str = ""
     instance_type: str = ""
+    pod: bool = False
     gpu: str = ""
     gpus: int = 0
     address: str = ""

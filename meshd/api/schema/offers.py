@@ -18,6 +18,7 @@ class OffersQuery(Request):
         gpus_per_node: exactly this number; 0 for machines without GPUs.
         region: regions or zones.
         spot: true for spot only, false for on demand only.
+        pods: true for pods only, false for none.
         gpu_memory_min_gib: of one GPU.
         all: show offers that cannot be rented now, too.
         fold: one row for all zones of a region in which a type has the same price and availability.
@@ -29,6 +30,7 @@ class OffersQuery(Request):
     provider: Words = ()
     region: Words = ()
     spot: bool | None = None
+    pods: bool | None = None
     max_usd_per_gpu_hour: Usd | None = None
     gpu_memory_min_gib: Annotated[int, Field(ge=0)] = 0
     arch: Literal["x86_64", "arm64"] | None = None
@@ -55,7 +57,9 @@ class OfferRow(Part):
         price_age_s: how old the price is; None when that is not known.
         price_source: `api`, `refreshed`, `shipped` or `settings`: where the price comes from.
         price_stale: too old to rely on for a budget.
-        refused: why meshd never rents it; "" when it does.
+        pod: its machines are pods: containers without systemd.
+        limits: what they lack, for people; "" when they lack nothing.
+        refused: why no pool may rent it, and what would allow it; "" when one may.
         blocked_until: meshd does not rent it before this time, because of `blocked_reason`.
     """
 
@@ -79,6 +83,8 @@ class OfferRow(Part):
     price_age_s: float | None = None
     price_source: str = ""
     price_stale: bool = False
+    pod: bool = False
+    limits: str = ""
     refused: str = ""
     blocked_until: AwareDatetime | None = None
     blocked_reason: str = ""

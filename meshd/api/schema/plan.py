@@ -42,6 +42,8 @@ class PlannedRow(Part):
 
     Attributes:
         offer: its key, e.g. "aws/us-east-1a/p5.48xlarge/spot".
+        pod: it would be a pod: a container without systemd.
+        limits: what it would lack, for people; "" when it would lack nothing.
     """
 
     slot: str
@@ -53,6 +55,8 @@ class PlannedRow(Part):
     gpu: str = ""
     gpus: int = 0
     spot: bool = False
+    pod: bool = False
+    limits: str = ""
     usd_per_hour: float = 0.0
     usd_per_gpu_hour: float = 0.0
 

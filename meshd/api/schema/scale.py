@@ -23,7 +23,7 @@ class ScaleRequest(DryRunRequest):
         regions: regions or zones to rent in; none: the pool's.
         max_usd_per_gpu_hour: rent nothing that costs more; None: the pool's own limit.
         max_usd_per_hour: the most that all machines of the pool may cost together; None: the pool's own limit.
-        spot: None: what the pool says.
+        spot, pods: None: what the pool says.
         spread: new machines may be in several providers and regions; without it all are in one.
         overshoot_max_gpus: up to this many extra GPUs may be rented where that is cheaper; None: what the pool says.
         reset: options that are not named become the pool's again; without it they stay as in the pool's present target.
@@ -39,6 +39,7 @@ class ScaleRequest(DryRunRequest):
     regions: Words = ()
     max_usd_per_hour: Usd | None = None
     spot: Literal["never", "prefer", "only"] | None = None
+    pods: Literal["never", "allow", "only"] | None = None
     spread: bool = False
     overshoot_max_gpus: Annotated[int, Field(ge=0)] | None = None
     reset: bool = False

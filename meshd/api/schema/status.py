@@ -40,6 +40,7 @@ class PoolView(Part):
         ready_gpus: of READY nodes that are fit; those of unfit ones are in `unfit_gpus`.
         unfit: how many READY nodes are unfit, by the reason's code.
         machines: how many machines are in each phase, without GONE ones.
+        pods: how many of them are pods.
         options: the target's, as written on a command line.
     """
 
@@ -52,6 +53,7 @@ class PoolView(Part):
     unfit: dict[str, int] = {}
     unit: str = "GPU"
     machines: dict[str, int] = {}
+    pods: int = 0
     usd_per_hour: float = 0.0
     queue: QueueView = QueueView()
     options: list[str] = []

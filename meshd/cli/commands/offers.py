@@ -44,6 +44,7 @@ Examples:
 @provider_option("Only of this cloud; may be repeated.", multiple=True)
 @region_option("Only in this region or zone; may be repeated.")
 @click.option("--spot/--on-demand", default=None, help="Only spot, or only on demand.")
+@click.option("--pods/--no-pods", default=None, help="Only pods, or only machines that are no pods.")
 @click.option("--max-price", metavar="USD", type=UsdLimit(), help="The highest price per GPU-hour.")
 @click.option("--min-vram", metavar="GIB", type=WholeNumber(0), default=0, help="The least memory of one GPU.")
 @click.option("--arch", type=click.Choice(["x86_64", "arm64"]), help="Only this CPU architecture.")
@@ -69,6 +70,7 @@ def command(
     provider: tuple[str, ...],
     region: tuple[str, ...],
     spot: bool | None,
+    pods: bool | None,
     max_price: float | None,
     min_vram: int,
     arch: Literal["x86_64", "arm64"] | None,
@@ -87,7 +89,7 @@ def command(
     This command rents nothing.
     """
     query = OffersQuery(
-        gpu=gpu, gpus_per_node=gpus_per_node, provider=provider, region=region, spot=spot,
+        gpu=gpu, gpus_per_node=gpus_per_node, provider=provider, region=region, spot=spot, pods=pods,
         max_usd_per_gpu_hour=max_price, gpu_memory_min_gib=min_vram, arch=arch, all=everything, sort=sort,
         limit=limit, fold=not (zones or output in {OutputFormat.JSON, OutputFormat.NAME}), refresh=refresh,
     )  # fmt: skip

@@ -149,6 +149,7 @@ def _expand(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]
 _ARGUMENTS = {"machine": "NODE", "subject": "MACHINE|SLOT|POOL", "providers": "PROVIDER"}
 _OPTIONS = {
     "spot": "--spot or --on-demand",
+    "pods": "--pods or --no-pods",
     "regions": "--region",
     "max_usd_per_gpu_hour": "--max-price",
     "max_usd_per_hour": "--max-total",

@@ -26,6 +26,7 @@ class ScaleOptions:
     provider: str | None = None
     region: tuple[str, ...] = ()
     spot: Literal["never", "prefer", "only"] | None = None
+    pods: Literal["never", "allow", "only"] | None = None
     spread: bool | None = None
     max_price: float | None = None
     max_total: float | None = None
@@ -73,7 +74,7 @@ def _option(name: str) -> str:
 
 _FIELDS = {
     "gpu": "gpu", "gpus_per_node": "gpus_per_node", "provider": "provider", "region": "regions", "spot": "spot",
-    "spread": "spread", "max_price": "max_usd_per_gpu_hour", "max_total": "max_usd_per_hour",
+    "pods": "pods", "spread": "spread", "max_price": "max_usd_per_gpu_hour", "max_total": "max_usd_per_hour",
     "max_overshoot": "overshoot_max_gpus",
 }  # fmt: skip
 """Each option with the field of ScaleRequest that it sets."""
@@ -92,6 +93,11 @@ _OPTIONS = (
         "--spot",
         type=click.Choice(["never", "prefer", "only"]),
         help="Spot machines are cheaper, but the cloud may take them back. prefer: spot where there is any.",
+    ),
+    click.option(
+        "--pods",
+        type=click.Choice(["never", "allow", "only"]),
+        help="Pods are containers without systemd, and often without a TUN device: docs/providers.md has their limits.",
     ),
     click.option(
         "--spread/--no-spread",

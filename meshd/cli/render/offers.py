@@ -33,6 +33,9 @@ def offers(view: OffersView, query: OffersQuery, *, verbose: bool = False) -> li
     if view.offers:
         parts += [Table(_HEADERS, [_row(row, view.at, verbose=verbose) for row in view.offers], optional=_OPTIONAL), ""]
         parts.append(clean_text(_count(view)))
+        parts += [
+            clean_text(f"pods: {limits}") for limits in dict.fromkeys(row.limits for row in view.offers) if limits
+        ]
         if any(row.price_stale for row in view.offers):
             parts.append(clean_text(STALE_HELP, "yellow"))
     else:
@@ -60,7 +63,7 @@ def _row(row: OfferRow, now: datetime, *, verbose: bool) -> tuple[Text | str, ..
         row.provider,
         _where(row),
         f"{row.instance_type} (arm64)" if row.arch == "arm64" else row.instance_type,
-        "spot" if row.spot else "on demand",
+        f"{'spot' if row.spot else 'on demand'}{' pod' if row.pod else ''}",
         _free(row),
         _priced(row),
         clean_text(note, "yellow"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -26,6 +29,7 @@ def plan(view: PlanView) -> list[RenderableType]:
         )
     if steps:
         parts.append(Table(("STEP", "WHAT", "WHY"), [(s.action, s.subject, s.reason) for s in steps]))
+    parts += _limits(view.machines)
     parts.append(price(view))
     if stale:
         parts.append(clean_text(STALE_HELP, "yellow"))
@@ -43,6 +47,17 @@ def _machine(row: PlannedRow, stale: set[str]) -> tuple[str, ...]:
     each = f"{row.usd_per_gpu_hour:.2f}" if row.gpus else "-"
     mark = " stale" if row.offer in stale else ""
     return row.slot, row.offer, gpus, each, f"{row.usd_per_hour:.2f}{mark}"
+
+
+def _limits(rows: Sequence[PlannedRow]) -> list[Text]:
+    """What the pods among these machines lack, once for each kind."""
+    found = Counter(row.limits for row in rows if row.pod)
+    return [
+        clean_text(
+            f"{counted(count, 'machine')} to rent {'is a pod' if count == 1 else 'are pods'}: {lacks} (see --pods)"
+        )
+        for lacks, count in found.items()
+    ]
 
 
 def price(view: PlanView) -> Text:

@@ -16,10 +16,10 @@ from meshd.cli.render.table import Table
 from meshd.cli.render.terminal import age, clean_text, phase, severity, usd
 
 _NODE_HEADERS = (
-    "MACHINE", "SLOT", "PHASE", "FOR", "WHERE", "TYPE", "GPUS", "LOAD", "ADDRESS", "PATH", "SLURM", "JOBS", "BEAT",
-    "USD/H", "WHY",
+    "MACHINE", "SLOT", "KIND", "PHASE", "FOR", "WHERE", "TYPE", "GPUS", "LOAD", "ADDRESS", "PATH", "SLURM", "JOBS",
+    "BEAT", "USD/H", "WHY",
 )  # fmt: skip
-_NODE_OPTIONAL = ("PATH", "TYPE", "BEAT", "LOAD", "ADDRESS", "MACHINE", "WHERE", "FOR", "GPUS", "SLURM", "JOBS")
+_NODE_OPTIONAL = ("PATH", "TYPE", "BEAT", "LOAD", "ADDRESS", "MACHINE", "WHERE", "FOR", "GPUS", "KIND", "SLURM", "JOBS")
 
 
 def status(view: StatusView, *, verbose: bool = False) -> list[RenderableType]:
@@ -57,12 +57,19 @@ def _pools(pools: Sequence[PoolView]) -> Table:
                 f"{pool.queue.running}",
                 f"{pool.queue.pending}",
                 f"{pool.usd_per_hour:.2f}",
-                ", ".join(f"{count} {name}" for name, count in sorted(pool.machines.items())) or "-",
+                _machines(pool),
             )
             for pool in pools
         ],
         optional=("PARTITION",),
     )
+
+
+def _machines(pool: PoolView) -> str:
+    """Its machines by phase, and how many of them are pods: `1 booting, 3 ready; 2 are pods`."""
+    phases = ", ".join(f"{count} {name}" for name, count in sorted(pool.machines.items())) or "-"
+    verb = "is a pod" if pool.pods == 1 else "are pods"
+    return f"{phases}; {pool.pods} {verb}" if pool.pods else phases
 
 
 def _problem(problem: ProblemView, now: datetime, *, verbose: bool) -> list[RenderableType]:
@@ -94,6 +101,7 @@ def nodes(rows: Sequence[NodeRow], now: datetime) -> Table:
             (
                 row.machine,
                 row.slot,
+                "pod" if row.pod else "vm",
                 phase(row.phase),
                 age((now - row.since).total_seconds()),
                 f"{row.provider}/{row.region}" if row.region else row.provider,

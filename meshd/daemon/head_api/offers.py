@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 
 from meshd.api import schema as s
@@ -10,10 +10,9 @@ from meshd.daemon.head_api import views
 from meshd.daemon.head_api.state import HeadState
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
-from meshd.plan.offers import OfferFilter, find
+from meshd.plan.offers import OfferFilter, find, refused_by_all
 from meshd.plan.placement import cooldown_of
 from meshd.plan.prices import is_stale, price_age_s
-from meshd.plan.provider_capabilities import NO_TUN
 from meshd.provider_api import Offer
 
 
@@ -46,8 +45,10 @@ def offers_view(snapshot: Snapshot, query: s.OffersQuery, desired: Desired, now:
     criteria = OfferFilter(
         gpu=query.gpu or "", gpus_per_node=query.gpus_per_node, providers=query.provider, regions=query.region,
         spot=query.spot, max_usd_per_gpu_hour=query.max_usd_per_gpu_hour, arch=query.arch or "",
-        gpu_memory_min_gib=query.gpu_memory_min_gib,
+        gpu_memory_min_gib=query.gpu_memory_min_gib, pods=query.pods,
+        pod_providers=frozenset(desired.policy.pod_limits),
     )  # fmt: skip
+    refused = refused_by_all(desired)
     found = find(
         offers,
         criteria,
@@ -57,17 +58,19 @@ def offers_view(snapshot: Snapshot, query: s.OffersQuery, desired: Desired, now:
         everything=query.all,
         by_provider=query.sort == "provider",
         fold=query.fold,
-        without_tun=desired.policy.without_tun,
+        refused=refused,
     )
     return s.OffersView(
         at=now,
-        offers=[_row(offers, desired, now) for offers in found.shown],
+        offers=[_row(offers, desired, now, refused) for offers in found.shown],
         sources=[source for source in views.sources(snapshot, now) if source.name.startswith("offers:")],
         total=len(offers),
         matching=found.matching,
         left_out=dict(found.left_out),
         near=[
-            s.NearRow(field=_FIELDS.get(name, name), count=near.count, offer=offer_row(near.cheapest, desired, now))
+            s.NearRow(
+                field=_FIELDS.get(name, name), count=near.count, offer=offer_row(near.cheapest, desired, now, refused)
+            )
             for name, near in found.near.items()
         ],
         gpus=sorted({offer.gpu for offer in offers if offer.gpu}),
@@ -79,14 +82,14 @@ _FIELDS = {"providers": "provider", "regions": "region"}
 """Fields of OfferFilter that have another name in OffersQuery."""
 
 
-def _row(offers: Sequence[Offer], desired: Desired, now: datetime) -> s.OfferRow:
+def _row(offers: Sequence[Offer], desired: Desired, now: datetime, refused: Mapping[str, str]) -> s.OfferRow:
     """One row for offers that differ only in their zone."""
-    row = offer_row(offers[0], desired, now)
+    row = offer_row(offers[0], desired, now, refused)
     return row.model_copy(update={"zones": [offer.zone for offer in offers]}) if len(offers) > 1 else row
 
 
-def offer_row(offer: Offer, desired: Desired, now: datetime) -> s.OfferRow:
-    """One offer."""
+def offer_row(offer: Offer, desired: Desired, now: datetime, refused: Mapping[str, str]) -> s.OfferRow:
+    """One offer; `refused` as in `find`."""
     cooldown = cooldown_of(offer, desired.cooldowns, now)
     return s.OfferRow(
         offer=offer.key, provider=offer.provider, region=offer.region, zone=offer.zone,
@@ -96,6 +99,15 @@ def offer_row(offer: Offer, desired: Desired, now: datetime) -> s.OfferRow:
         available=offer.available, capacity_hint=offer.capacity_hint,
         price_age_s=price_age_s(offer, now), price_stale=is_stale(offer, now, desired.policy.price_stale_after_s),
         price_source=offer.price_source.value,
-        refused=NO_TUN if offer.provider in desired.policy.without_tun else "",
+        refused=f"{why} ({_cure(offer, desired)})" if (why := refused.get(offer.provider)) else "",
+        pod=offer.provider in desired.policy.pod_limits, limits=desired.policy.pod_limits.get(offer.provider, ""),
         blocked_until=cooldown.until if cooldown else None, blocked_reason=cooldown.reason if cooldown else "",
     )  # fmt: skip
+
+
+def _cure(offer: Offer, desired: Desired) -> str:
+    """The settings, or the options of targets, that would have to change."""
+    pools = [pool for pool in desired.pools.values() if offer.provider in pool.providers]
+    targets = {pool.name: desired.target(pool) for pool in pools}
+    said = {name for name, target in targets.items() if target is not None and target.pods}
+    return ", ".join(f"scale --pool {name} --pods" if name in said else f"pools.{name}.pods" for name in targets)

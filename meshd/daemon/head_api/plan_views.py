@@ -25,19 +25,19 @@ def plan_view(
     requests = [step for step in plan.steps if isinstance(step, RequestMachine)]
     chosen = {step.offer.key for step in requests}
     offers = alternatives({step.pool for step in requests}, chosen, snapshot, desired, now, machines)
-    return document(plan, machines, offers, overshoot_gpus(plan, machines, desired))
+    return document(plan, machines, desired, offers)
 
 
 def document(
-    plan: Plan, machines: Sequence[Machine], offers: Sequence[s.AlternativeRow] = (), overshoot: int = 0
+    plan: Plan, machines: Sequence[Machine], desired: Desired, offers: Sequence[s.AlternativeRow] = ()
 ) -> s.PlanView:
     """The document for a plan.
 
     Args:
         plan: what would be done.
         machines: the plan was made from them.
+        desired: and from this.
         offers: the plan considered them.
-        overshoot: GPUs beyond the targets.
     """
     summary = summary_of(plan, machines)
     return s.PlanView(
@@ -46,8 +46,8 @@ def document(
         usd_per_hour_after=summary.usd_per_hour_after,
         adds=len(summary.adds),
         removes=list(summary.removes),
-        machines=[_planned(step) for step in summary.adds],
-        overshoot_gpus=overshoot,
+        machines=[_planned(step, desired) for step in summary.adds],
+        overshoot_gpus=overshoot_gpus(plan, machines, desired),
         alternatives=list(offers),
         warnings=list(summary.warnings),
         findings=[
@@ -57,12 +57,13 @@ def document(
     )
 
 
-def _planned(step: RequestMachine) -> s.PlannedRow:
+def _planned(step: RequestMachine, desired: Desired) -> s.PlannedRow:
     """A machine that would be rented."""
-    offer = step.offer
+    offer, pod_limits = step.offer, desired.policy.pod_limits
     return s.PlannedRow(
         slot=step.subject, pool=step.pool, offer=offer.key, provider=offer.provider, region=offer.zone or offer.region,
         instance_type=offer.instance_type, gpu=offer.gpu, gpus=offer.gpus, spot=offer.spot,
+        pod=offer.provider in pod_limits, limits=pod_limits.get(offer.provider, ""),
         usd_per_hour=offer.usd_per_hour, usd_per_gpu_hour=round(offer.usd_per_gpu_hour, 4),
     )  # fmt: skip
 

@@ -178,7 +178,7 @@ def asked_target(
 
     Args:
         pool: as the settings have it.
-        request: may narrow what the pool allows; only spot and the overshoot may go beyond it.
+        request: may narrow what the pool allows; only spot, pods and the overshoot may go beyond it.
         offers: all known ones: they say which zones a region has.
         by: who asks.
         at: when.
@@ -192,8 +192,8 @@ def asked_target(
         pool=pool.name, gpus=request.gpus, provider=request.provider or "",
         max_usd_per_gpu_hour=request.max_usd_per_gpu_hour, at=at, by=by, max_usd_per_hour=request.max_usd_per_hour,
         gpu=request.gpu if request.gpu and gpus.matches(pool.gpu, request.gpu) and request.gpu != pool.gpu else "",
-        gpus_per_node=request.gpus_per_node, regions=request.regions, spot=request.spot or "", spread=request.spread,
-        overshoot_max_gpus=request.overshoot_max_gpus,
+        gpus_per_node=request.gpus_per_node, regions=request.regions, spot=request.spot or "", pods=request.pods or "",
+        spread=request.spread, overshoot_max_gpus=request.overshoot_max_gpus,
     )  # fmt: skip
     _, most = node_gpus(pool, target)
     room = pool.max_nodes * max(most, 1)

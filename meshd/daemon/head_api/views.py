@@ -16,6 +16,7 @@ from meshd.plan import fitness
 from meshd.plan.fitness import is_ready, unfit
 from meshd.plan.placement import unit_of
 from meshd.plan.plan_input import ClusterView
+from meshd.plan.provider_capabilities import is_pod, limits_of
 from meshd.plan.scale import units
 from meshd.plan.unfit_advice import cure, next_step
 from meshd.store.events import Event
@@ -74,6 +75,7 @@ def pool_view(
         ),
         unfit={why.value: number for (_, why), number in sorted(fitness.count(machines, cluster_view).items())},
         machines=dict(Counter(m.phase.value for m in machines)),
+        pods=sum(is_pod(m, desired.policy.pod_limits) for m in machines),
         usd_per_hour=round(sum(m.usd_per_hour for m in machines if m.phase in COSTS_MONEY), 4),
         queue=s.QueueView(
             running=sum(bool(job.nodes) for job in jobs),
@@ -113,6 +115,7 @@ def node_row(machine: Machine, slurm: SlurmView | None, cluster_view: ClusterVie
         machine=machine.name, slot=machine.slot, pool=machine.pool, provider=machine.provider,
         phase=machine.phase.value, since=machine.phase_since, region=machine.offer.zone or machine.region,
         instance_type=machine.offer.instance_type, gpu=machine.offer.gpu, gpus=machine.gpus,
+        pod=is_pod(machine, cluster_view.policy.pod_limits),
         address=machine.tailnet_ip, path=machine.path,
         slurm_state=slurm_state(node), slurm_reason=slurm_reason(node),
         jobs=list(slurm.jobs_on(machine.slot)) if slurm and node else [],
@@ -150,6 +153,7 @@ def health_view(
         slurm_reason_at=node.reason_at if node and reason else None,
         tailnet=tailnet,
         heartbeat_age_s=round((cluster_view.now - heard).total_seconds(), 1) if heard else None,
+        limits=limits_of(machine, desired.policy.pod_limits),
         log=list(log.lines) if log else [],
         log_at=log.at if log else None,
     )

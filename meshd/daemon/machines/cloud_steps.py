@@ -356,8 +356,6 @@ class CloudSteps:
             return f"providers.{machine.provider} is no longer enabled"
         if machine.removal:
             return "it is no longer wanted"
-        if not self._providers[machine.provider].capabilities.tun:
-            return provider_capabilities.NO_TUN
         now = self._machine_store.now()
         cooldown = cooldown_of(machine.offer, self._machine_store.journal.cooldowns(now), now, machine.pool)
         return f"{cooldown.key.words} is left alone: {cooldown.reason}" if cooldown else ""

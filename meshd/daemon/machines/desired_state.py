@@ -10,6 +10,7 @@ from typing import Protocol
 from meshd.config import PoolSettings, PriceSettings, Settings, TimingSettings
 from meshd.daemon.live_settings import LiveSettings
 from meshd.model.desired import Desired, Policy, Pool
+from meshd.plan.provider_capabilities import limits, rents_pods
 from meshd.provider_api import Provider
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
@@ -50,6 +51,7 @@ def _pool(name: str, pool: PoolSettings, enabled: tuple[str, ...], prices_since:
         providers=tuple(p for p in pool.providers or enabled if p in enabled),
         max_usd_per_gpu_hour=pool.max_usd_per_gpu_hour,
         spot=pool.spot,
+        pods=pool.pods,
         cpus_min=pool.cpus_min,
         memory_min_mib=pool.memory_min_mib,
         gpus_per_node_max=pool.gpus_per_node_max,
@@ -68,12 +70,13 @@ def _pool(name: str, pool: PoolSettings, enabled: tuple[str, ...], prices_since:
 def _able(pool: Pool, able: Mapping[str, Provider]) -> Pool:
     """The pool with what its providers can do."""
     with_spot = frozenset(name for name in pool.providers if able[name].capabilities.spot)
-    return replace(pool, without_tun=without_tun(able) & set(pool.providers), with_spot=with_spot)
+    return replace(pool, pod_providers=frozenset(pod_limits(able)), with_spot=with_spot)
 
 
-def without_tun(providers: Mapping[str, Provider]) -> frozenset[str]:
-    """The providers whose machines have no TUN device."""
-    return frozenset(name for name, provider in providers.items() if not provider.capabilities.tun)
+def pod_limits(providers: Mapping[str, Provider]) -> dict[str, str]:
+    """The providers that rent pods, each with what its pods lack, for people."""
+    found = {name: provider.capabilities for name, provider in providers.items()}
+    return {name: limits(systemd=can.systemd, tun=can.tun) for name, can in found.items() if rents_pods(can)}
 
 
 def policy(
@@ -99,7 +102,7 @@ def policy(
         replace_unfit_after_s=timing.replace_unfit_after_s,
         replace_cooldown_s=timing.breaker_cooldown_s,
         idempotent_launch=frozenset(n for n, provider in providers.items() if provider.capabilities.idempotent_launch),
-        without_tun=without_tun(providers),
+        pod_limits=pod_limits(providers),
         launch_timeout_s=timing.launch_timeout_s,
         launch_settle_s=timing.launch_settle_s,
         boot_timeout_s=timing.boot_timeout_s,

@@ -35,11 +35,7 @@ async def check(provider: Provider) -> CheckRow:
     name = f"{CheckName.PROVIDER} {provider.name}"
     try:
         can = provider.capabilities
-        text = f"{await provider.check()}; {provider_capabilities.description(can)}"
-        if not can.tun:
-            why = f"{text}; {provider_capabilities.NO_TUN}, and none is rented"
-            return warn(name, ProblemCode.PROVIDER_WITHOUT_TUN, why, provider_capabilities.no_tun_cure(provider.name))
-        return ok(name, text)
+        return ok(name, f"{await provider.check()}; {provider_capabilities.description(can)}")
     except ProviderOff as error:
         return fail(name, ProblemCode.PROVIDER_OFF, error.text, error.cure)
     except AuthFailed as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 
@@ -13,6 +13,7 @@ from meshd.errors import SlurmError
 from meshd.model.machine import IN_SLURM, Machine
 from meshd.model.observed import SlurmView
 from meshd.plan.limits import as_word, usable
+from meshd.plan.provider_capabilities import is_pod
 from meshd.slurm.capabilities import capabilities, parse_version
 from meshd.slurm.node_lines import Lines
 from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, render
@@ -29,6 +30,7 @@ class FileContent:
         live: the settings.
         journal: the machines.
         held: what the settings no longer have, and Slurm still does.
+        pod_providers: the providers that rent pods.
 
     Attributes:
         wanted: the content that was made last; None before Slurm was read.
@@ -39,8 +41,11 @@ class FileContent:
             read.
     """
 
-    def __init__(self, live: LiveSettings, journal: Journal, held: HeldLines) -> None:
+    def __init__(
+        self, live: LiveSettings, journal: Journal, held: HeldLines, pod_providers: Collection[str] = ()
+    ) -> None:
         self._live = live
+        self._pod_providers = pod_providers
         self._journal = journal
         self._held = held
         self.wanted: Rendered | None = None
@@ -108,7 +113,7 @@ class FileContent:
     ) -> Rendered:
         self.shapes_fixed = not capabilities(parse_version(view.version)).may_change_shapes
         self._fixed_by = view.version if self.shapes_fixed else ""
-        nodes = [_joined(machine, settings) for machine in joined]
+        nodes = [_joined(machine, settings, self._pod_providers) for machine in joined]
         return render(pools, nodes, shapes_fixed=self.shapes_fixed, before=before)
 
     def _pools(self, settings: Settings, view: SlurmView | None, nodes_conf: str) -> tuple[PoolLine, ...] | None:
@@ -128,12 +133,15 @@ class FileContent:
         self.left_out, self.names = left_out, names
 
 
-def _joined(machine: Machine, settings: Settings) -> JoinedNode:
+def _joined(machine: Machine, settings: Settings, pod_providers: Collection[str]) -> JoinedNode:
     facts = machine.facts
     if facts is None:
         raise SlurmError(f"{machine.name} has no facts yet")
     offer, pool = machine.offer, settings.pools[machine.pool]
-    features = [offer.provider, offer.region or machine.region, offer.gpu, "spot" if offer.spot else "ondemand"]
+    features = [
+        offer.provider, offer.region or machine.region, offer.gpu, "spot" if offer.spot else "ondemand",
+        "pod" if is_pod(machine, pod_providers) else "vm",
+    ]  # fmt: skip
     return JoinedNode(
         slot=machine.slot, node_addr=machine.tailnet_ip, shape=facts.shape,
         devices=usable(facts.gpus, machine.gpus) if pool.gpus_per_node else (),

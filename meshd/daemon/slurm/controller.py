@@ -8,7 +8,7 @@ is expected, only `slurm.reconfigure_quiet_s`. So the last of a burst does not w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import structlog
@@ -63,6 +63,7 @@ class SlurmFilesController(Controller):
         applied: Callable[[], None],
         wait_until_quiet: Callable[[], Awaitable[None]] | None = None,
         *,
+        pod_providers: Collection[str] = (),
         directory: Path = DIRECTORY,
         write: Writer | None = None,
     ) -> None:
@@ -76,6 +77,7 @@ class SlurmFilesController(Controller):
             slurm: what Slurm said last.
             applied: called after each change of the files.
             wait_until_quiet: see Publisher.
+            pod_providers: the providers that rent pods.
             directory: root's.
             write: has root's unit write there; see SlurmFiles.
         """
@@ -91,7 +93,7 @@ class SlurmFilesController(Controller):
         self.held = HeldLines(client, clock)
         """What the settings no longer have, and Slurm still does."""
         self._publisher: Publisher | None = None
-        self._content = FileContent(live, journal, self.held)
+        self._content = FileContent(live, journal, self.held, pod_providers)
         self._wanted: Rendered | None = None
         self._asked, self._asked_s = "", 0.0
         self._first_change_s: float | None = None

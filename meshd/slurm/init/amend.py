@@ -177,7 +177,9 @@ def amend(editor: Editor) -> None:
         "SlurmctldParameters", "enable_configless", "machines fetch their configuration from the head (configless)"
     )
     editor.set("ReturnToService", "2", "a slot becomes usable when its machine registers")
-    editor.at_least("TreeWidth", TREE_WIDTH, "messages go straight from the head: pods reach no other pod", default=16)
+    editor.at_least(
+        "TreeWidth", TREE_WIDTH, "messages go straight from the head: paths between nodes may be slow", default=16
+    )
     editor.at_least(
         "SlurmdTimeout", SLURMD_TIMEOUT_S, "a wide-area link may be away for minutes", default=300, zero_is_never=True
     )

@@ -93,12 +93,13 @@ def test_alternatives_without_gpus_are_dearer_by_the_hour() -> None:
 
 OPTIONS = [
     "--pool", "a100", "--gpu", "NVIDIA A100-SXM4-40GB", "--gpus-per-node", "8", "--provider", "aws",
-    "--region", "us-east-1", "--region", "eu-west-1", "--spot", "prefer", "--spread", "--max-price", "2.5",
-    "--max-total", "40", "--max-overshoot", "0",
+    "--region", "us-east-1", "--region", "eu-west-1", "--spot", "prefer", "--pods", "only", "--spread",
+    "--max-price", "2.5", "--max-total", "40", "--max-overshoot", "0",
 ]  # fmt: skip
 ASKED = ScaleRequest(
     gpus=4, pool="a100", gpu="a100-sxm", gpus_per_node=8, provider="aws", regions=("us-east-1", "eu-west-1"),
-    spot="prefer", spread=True, max_usd_per_gpu_hour=2.5, max_usd_per_hour=40, overshoot_max_gpus=0, dry_run=True,
+    spot="prefer", pods="only", spread=True, max_usd_per_gpu_hour=2.5, max_usd_per_hour=40, overshoot_max_gpus=0,
+    dry_run=True,
 )  # fmt: skip
 
 

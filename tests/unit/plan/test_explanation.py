@@ -110,6 +110,7 @@ def test_constraints_of_pool_and_target() -> None:
         "providers: aws, gce",
         "regions: r1",
         "spot: never",
+        "pods: allow",
         "at most 4.00 USD per GPU-hour",
         "at most 8 machines",
     ]

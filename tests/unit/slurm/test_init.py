@@ -42,7 +42,7 @@ WORKSTATION_DIFF = """\
 # link: /etc/slurm/meshd-gres.conf -> /var/lib/meshd-slurm/gres.conf
 # /etc/slurm/slurm.conf: SlurmctldParameters gets enable_configless: machines fetch their configuration from the head (configless)
 # /etc/slurm/slurm.conf: ReturnToService=2: a slot becomes usable when its machine registers
-# /etc/slurm/slurm.conf: TreeWidth=65533: messages go straight from the head: pods reach no other pod
+# /etc/slurm/slurm.conf: TreeWidth=65533: messages go straight from the head: paths between nodes may be slow
 # /etc/slurm/slurm.conf: SlurmdTimeout=300: a wide-area link may be away for minutes
 # /etc/slurm/slurm.conf: MessageTimeout=30: wide-area round trips and relays are slow
 # /etc/slurm/slurm.conf: UnkillableStepTimeout=300: GPU jobs take long to end; with a shorter time the node drains

@@ -7,7 +7,7 @@ import pytest
 
 from meshd.codes import WarningCode
 from meshd.daemon.head_api.plan_views import document
-from meshd.model.desired import Desired, Pool, Target
+from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.ids import MachineName, PoolName, SlotName
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.plan import CancelRemoval, Plan, RecordPublished, Remove, RequestMachine, Step, Warn
@@ -40,7 +40,9 @@ def test_a_plan_as_document() -> None:
         ),
         (Warn("a100", "too few slots", WarningCode.SLOTS, "raise max_nodes"),),
     )
-    view = document(plan, [machine(1, Phase.READY), machine(2, Phase.BOOTING), machine(9, Phase.GONE)])
+    machines = [machine(1, Phase.READY), machine(2, Phase.BOOTING), machine(9, Phase.GONE)]
+    desired = Desired("lab", {"a100": Pool("a100", "a100", 8, 8, ("aws",))}, {})
+    view = document(plan, machines, desired)
     assert [(s.action, s.subject) for s in view.steps] == [
         ("request_machine", "a100-3"),
         ("remove", "lab-a100-1-aaaaaa"),
@@ -49,6 +51,9 @@ def test_a_plan_as_document() -> None:
     assert [(m.slot, m.offer, m.usd_per_gpu_hour) for m in view.machines] == [
         ("a100-3", "aws/eu-west-1/p4d.24xlarge", 4.0963)
     ]
+    assert [(m.pod, m.limits) for m in view.machines] == [(False, "")]
+    pods = replace(desired, policy=Policy(pod_limits={"aws": "no systemd"}))
+    assert [(m.pod, m.limits) for m in document(plan, machines, pods).machines] == [(True, "no systemd")]
     assert (view.adds, view.removes) == (1, ["lab-a100-1-aaaaaa"])
     assert view.usd_per_hour_before == pytest.approx(65.54)
     assert view.usd_per_hour_after == pytest.approx(65.54)

@@ -59,12 +59,12 @@ def test_two_pools_that_fit_are_told() -> None:
 
 def test_everything_asked_for_is_in_the_target() -> None:
     found = target(
-        gpus=8, provider="gce", gpu="h100-sxm", gpus_per_node=4, regions=("r1", "r2"), spot="prefer", spread=True,
-        max_usd_per_gpu_hour=3.0, max_usd_per_hour=30.0, overshoot_max_gpus=2,
+        gpus=8, provider="gce", gpu="h100-sxm", gpus_per_node=4, regions=("r1", "r2"), spot="prefer",
+        pods="only", spread=True, max_usd_per_gpu_hour=3.0, max_usd_per_hour=30.0, overshoot_max_gpus=2,
     )  # fmt: skip
     assert found == Target(
         "big", 8, "gce", 3.0, NOW, "root", max_usd_per_hour=30.0, gpu="h100-sxm", gpus_per_node=4,
-        regions=("r1", "r2"), spot="prefer", spread=True, overshoot_max_gpus=2,
+        regions=("r1", "r2"), spot="prefer", pods="only", spread=True, overshoot_max_gpus=2,
     )  # fmt: skip
     assert target(gpu="h100").gpu == ""
     assert target(replace(H100, gpu="h100-sxm"), gpu="h100").gpu == "", "the pool's is narrower already"
@@ -104,7 +104,7 @@ def test_room() -> None:
 
 BEFORE = Target(
     "big", 4, provider="gce", max_usd_per_gpu_hour=2.5, max_usd_per_hour=40.0, gpu="h100-sxm", gpus_per_node=4,
-    regions=("r1",), spot="prefer", spread=True, overshoot_max_gpus=2,
+    regions=("r1",), spot="prefer", pods="never", spread=True, overshoot_max_gpus=2,
 )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def test_an_option_that_the_pool_does_not_allow_any_more_is_dropped_and_told() -
 
 def test_options_as_they_are_written() -> None:
     assert options_of(BEFORE) == (
-        "--provider gce", "--gpu h100-sxm", "--gpus-per-node 4", "--region r1", "--spot prefer", "--spread",
-        "--max-price 2.5", "--max-total 40", "--max-overshoot 2",
+        "--provider gce", "--gpu h100-sxm", "--gpus-per-node 4", "--region r1", "--spot prefer",
+        "--pods never", "--spread", "--max-price 2.5", "--max-total 40", "--max-overshoot 2",
     )  # fmt: skip
-    assert options_of(Target("big", 3)) == () and len(OPTIONS) == 9
+    assert options_of(Target("big", 3)) == () and len(OPTIONS) == 10

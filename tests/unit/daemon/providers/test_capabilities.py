@@ -7,33 +7,37 @@ from collections.abc import AsyncIterator
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from meshd.api import schema as s
-from meshd.cli.settings_check import provider_rows
-from meshd.config import File, Settings
+from meshd.cli.settings_check import pod_rows, provider_rows
+from meshd.codes import FaultCode
+from meshd.config import File, Settings, parse, read
 from meshd.daemon.head_api.offers import offers_view
 from meshd.daemon.machines import desired_state as wanted
 from meshd.daemon.machines.cloud_steps import UserData
 from meshd.daemon.providers.report import check
+from meshd.errors import ConfigError
 from meshd.model import plan as p
-from meshd.model.desired import Desired, Policy, Pool, Target
+from meshd.model.desired import Desired, PodPolicy, Policy, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh
-from meshd.plan.alternatives import considered
+from meshd.plan.alternatives import OfferRule, considered
+from meshd.plan.explanation import constraints
+from meshd.plan.offers import ONLY_PODS, PODS_REFUSED
 from meshd.plan.placement import usable, why_none
-from meshd.plan.provider_capabilities import NO_TUN, description
-from meshd.provider_api import MachineKind, ProviderCapabilities, ProviderContext, ProviderName
+from meshd.plan.provider_capabilities import WITHOUT_SYSTEMD, WITHOUT_TUN, description, is_pod, limits_of
+from meshd.provider_api import MachineKind, Offer, ProviderCapabilities, ProviderContext, ProviderName
 from providers.runpod.provider import create as create_runpod
 from tests.unit.daemon.small import Cloud, Small
-from tests.unit.worlds import NOW, OFFER, machine, snapshot
+from tests.unit.worlds import FACTS, NOW, OFFER, machine, snapshot
 
 RUNPOD = ProviderName("runpod")
 POD = replace(OFFER, provider=RUNPOD, region="US-KS-2", zone="", usd_per_hour=1.0)
 PODS = ProviderCapabilities(machine_kind=MachineKind.CONTAINER, tun=False, systemd=False)
-POOL = Pool("h100", "h100", 1, 8, ("runpod", "aws"), without_tun=frozenset({"runpod"}))
+POOL = Pool("h100", "h100", 1, 8, ("runpod", "aws"), pod_providers=frozenset({"runpod"}))
 ONE = Target("h100", 1)
 
 
@@ -46,41 +50,86 @@ def test_no_capability_that_nobody_reads() -> None:
         assert any(read.search(text) for text in texts), field.name
 
 
-# -- machines without a TUN device ------------------------------------------------------------------------------------
+# -- pods -------------------------------------------------------------------------------------------------------------
 
 
-def test_they_are_no_candidates_however_cheap() -> None:
-    assert usable([POD, OFFER], POOL, ONE, {}, NOW) == [OFFER]
-    assert NO_TUN in why_none([POD], POOL, ONE, {}, NOW)
-    assert "pods_have_tun" in why_none([POD], POOL, ONE, {}, NOW)
-    notes = {offer.key: note for offer, _, note in considered([POD, OFFER], POOL, ONE, {}, {OFFER.key}, NOW)}
-    assert notes[POD.key] == NO_TUN
+@pytest.mark.parametrize(
+    ("own", "said", "fit"),
+    [
+        ("allow", "", [OFFER, POD]),
+        ("never", "", [OFFER]),
+        ("only", "", [POD]),
+        ("never", "allow", [OFFER, POD]),
+        ("allow", "only", [POD]),
+        ("only", "never", [OFFER]),
+    ],
+)
+def test_which_offers_will_do(own: PodPolicy, said: PodPolicy | Literal[""], fit: list[Offer]) -> None:
+    pool, target = replace(POOL, pods=own), replace(ONE, pods=said)
+    assert usable([OFFER, POD], pool, target, {}, NOW) == fit
+    considered_ = {offer.key: rule for offer, rule, _ in considered([OFFER, POD], pool, target, {}, set(), NOW)}
+    assert {key for key, rule in considered_.items() if rule is OfferRule.MISFIT} == {
+        offer.key for offer in (OFFER, POD) if offer not in fit
+    }
+    refused = next((offer for offer in (OFFER, POD) if offer not in fit), None)
+    if refused is not None:
+        assert ("--pods" if said else "pools.h100.pods") in why_none([refused], pool, target, {}, NOW)
+    assert f"pods: {said or own}" in constraints(pool, target)
 
 
-def test_the_pools_learn_it_from_the_adapters() -> None:
+def test_the_pools_learn_from_the_adapters_who_rents_pods() -> None:
     settings = Settings(
-        providers={"aws": {}, "runpod": {}}, pools={"h100": {"gpu": "h100"}, "own": {"gpu": "l4", "providers": ["aws"]}}
+        providers={"aws": {}, "runpod": {}},
+        pools={"h100": {"gpu": "h100"}, "own": {"gpu": "l4", "providers": ["aws"], "pods": "never"}},
     )  # type: ignore[arg-type]
     pods, vms = Cloud(), Cloud()
     pods.capabilities = PODS
     able: Any = {"runpod": pods, "aws": vms}
     pools = wanted.pools(settings, able, NOW, shapes_fixed=False, able=able)
-    assert (pools["h100"].without_tun, pools["own"].without_tun) == ({"runpod"}, frozenset())
+    assert {name: (pool.pods, pool.pod_providers) for name, pool in pools.items()} == {
+        "h100": ("allow", {"runpod"}), "own": ("never", {"runpod"})
+    }  # fmt: skip
     policy = wanted.policy(settings.timing, settings.prices, may_change_devices=False, providers=able)
-    assert policy.without_tun == {"runpod"}
+    assert policy.pod_limits == {"runpod": f"{WITHOUT_SYSTEMD}; {WITHOUT_TUN}"}
 
 
-def test_meshctl_offers_says_so() -> None:
-    desired = Desired("lab", {"h100": POOL}, {}, Policy(without_tun=frozenset({"runpod"})))
+@pytest.mark.parametrize(
+    ("policies", "left_out"),
+    [
+        (("allow",), {}),
+        (("never",), {PODS_REFUSED: 1}),
+        (("only",), {ONLY_PODS: 1}),
+        (("never", "only"), {}),
+        (("never", "never"), {PODS_REFUSED: 1}),
+    ],
+)
+def test_meshctl_offers_leaves_out_what_every_pool_refuses(
+    policies: tuple[PodPolicy, ...], left_out: dict[str, int]
+) -> None:
+    pools = {f"p{index}": replace(POOL, name=f"p{index}", pods=policy) for index, policy in enumerate(policies)}
+    desired = Desired("lab", pools, {}, Policy(pod_limits={"runpod": "no systemd"}))
     seen = snapshot(offers={"runpod": Fresh((POD,), NOW), "aws": Fresh((OFFER,), NOW)})
     view = offers_view(seen, s.OffersQuery(), desired, NOW)
-    assert ([row.offer for row in view.offers], view.left_out) == ([OFFER.key], {"without a TUN device": 1})
-    rows = {row.offer: row.refused for row in offers_view(seen, s.OffersQuery(all=True), desired, NOW).offers}
-    assert rows == {OFFER.key: "", POD.key: NO_TUN}
+    assert (len(view.offers), dict(view.left_out)) == (2 - len(left_out), left_out)
+    everything = offers_view(seen, s.OffersQuery(all=True), desired, NOW).offers
+    assert {row.offer: (row.pod, row.limits) for row in everything} == {
+        OFFER.key: (False, ""), POD.key: (True, "no systemd")
+    }  # fmt: skip
+    refused = [row.refused for row in everything if row.refused]
+    assert len(refused) == len(left_out)
+    assert all(f"pools.{name}.pods" in text for text in refused for name in pools)
 
 
-@pytest.mark.parametrize(("tun", "status"), [(False, "warn"), (True, "ok")])
-async def test_doctor_and_config_check_say_so(tun: bool, status: str) -> None:
+def test_meshctl_offers_finds_pods_alone_and_none() -> None:
+    desired = Desired("lab", {"h100": POOL}, {}, Policy(pod_limits={"runpod": ""}))
+    seen = snapshot(offers={"runpod": Fresh((POD,), NOW), "aws": Fresh((OFFER,), NOW)})
+    for pods, found in ((True, POD), (False, OFFER)):
+        assert [row.offer for row in offers_view(seen, s.OffersQuery(pods=pods), desired, NOW).offers] == [found.key]
+    only_vms = snapshot(offers={"aws": Fresh((OFFER,), NOW)})
+    assert [near.field for near in offers_view(only_vms, s.OffersQuery(pods=True), desired, NOW).near] == ["pods"]
+
+
+async def test_doctor_and_config_check_describe_them() -> None:
     class Pods(Cloud):
         async def check(self) -> str:
             return "an API key"
@@ -89,19 +138,59 @@ async def test_doctor_and_config_check_say_so(tun: bool, status: str) -> None:
             return
 
     cloud: Any = Pods()
-    cloud.name, cloud.capabilities = RUNPOD, replace(PODS, tun=tun)
-    found = await check(cloud)
-    assert (found.status, NO_TUN in found.text, "containers" in found.text) == (status, not tun, True)
+    cloud.name, cloud.capabilities = RUNPOD, PODS
     (row,) = await provider_rows(File(Path("meshd.toml"), {}, 0o600, ""), cloud, "providers.runpod")  # type: ignore[call-arg]
-    assert (row.status, NO_TUN in row.text, "pods_have_tun" in row.cure) == (status, not tun, not tun)
+    for found in (await check(cloud), row):
+        assert (found.status, description(PODS) in found.text) == ("ok", True)
 
 
-async def test_runpods_own_pods_have_none_unless_the_settings_know_better() -> None:
-    for told in (False, True):
-        table = {"api_key": "k", "pods_have_tun": told, "pods_have_systemd": told}
-        provider = create_runpod(ProviderContext("lab", table, lambda: datetime.now(UTC)))
-        assert (provider.capabilities.tun, provider.capabilities.systemd) == (told, told)
-        await provider.aclose()
+@pytest.mark.parametrize(
+    ("pods", "providers", "warned"),
+    [
+        ("allow", [], False),
+        ("never", [], False),
+        ("never", ["runpod"], True),
+        ("only", ["aws"], True),
+        ("only", ["aws", "runpod"], False),
+        ("only", ["off"], False),
+    ],
+)
+def test_config_check_warns_of_a_pool_that_can_rent_nothing(
+    tmp_path: Path, pods: str, providers: list[str], warned: bool
+) -> None:
+    path = tmp_path / "meshd.toml"
+    path.write_text(
+        "[providers.aws]\n[providers.runpod]\n[providers.off]\nenabled = false\n"
+        f"[pools.h100]\ngpu = 'h100'\nproviders = {providers}\npods = '{pods}'\n"
+    )
+    file = read(path)
+    rows = pod_rows(parse(file), file, {"aws": False, "runpod": True})
+    assert [(row.status, row.code, row.name) for row in rows] == [("warn", FaultCode.PODS, f"{path}:8")] * warned
+
+
+@pytest.mark.parametrize("key", ["pods_have_tun", "pods_have_systemd"])
+def test_settings_that_said_what_pods_have_are_refused_with_their_cure(key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        create_runpod(ProviderContext("lab", {"api_key": "k", key: True}, lambda: datetime.now(UTC)))
+    (fault,) = caught.value.faults
+    assert (fault.code, fault.key) == (FaultCode.UNKNOWN_KEY, ("providers", "runpod", key))
+    assert fault.cure.startswith("delete the line")
+
+
+@pytest.mark.parametrize(("systemd", "tun"), [(None, None), (True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("said", [True, False])
+def test_what_a_machine_reports_wins_over_what_its_provider_says(
+    systemd: bool | None, tun: bool | None, said: bool
+) -> None:
+    pod_limits = {"aws": "what the provider says"} if said else {}
+    found = replace(machine(Phase.READY), facts=replace(FACTS, systemd=systemd, tun=tun))
+    assert is_pod(found, pod_limits) is (said if systemd is None else not systemd)
+    lacks = limits_of(found, pod_limits)
+    if systemd is None:
+        assert lacks == ("what the provider says" if said else "")
+    else:
+        assert (WITHOUT_SYSTEMD in lacks, WITHOUT_TUN in lacks) == (not systemd, not tun)
+    assert is_pod(replace(found, facts=None), pod_limits) is said
 
 
 # -- the others -------------------------------------------------------------------------------------------------------
@@ -137,13 +226,6 @@ async def test_user_data_that_is_too_long_is_refused_before_anything_is_sent(
     assert set(small.journal.cooldowns(small.clock.now())) == {"provider:aws"}, "the ladder goes on with another cloud"
 
 
-async def test_an_order_that_was_written_down_before_is_not_sent_without_tun(small: Small) -> None:
-    small.cloud.capabilities = PODS
-    found = await launch(small, machine(Phase.REQUESTED))
-    assert (found.phase, small.cloud.launched) == (Phase.GONE, [])
-    assert NO_TUN in found.reason
-
-
 @pytest.mark.parametrize("tags", [True, False])
 async def test_tags_are_sent_where_they_are_kept(small: Small, tags: bool) -> None:
     small.cloud.capabilities = replace(ProviderCapabilities(), tags=tags)
@@ -152,13 +234,15 @@ async def test_tags_are_sent_where_they_are_kept(small: Small, tags: bool) -> No
 
 
 def test_a_pool_of_spot_alone_is_told_when_nobody_has_spot() -> None:
-    pool = replace(POOL, spot="only", without_tun=frozenset(), with_spot=frozenset())
+    pool = replace(POOL, spot="only", with_spot=frozenset())
     assert why_none([OFFER], pool, ONE, {}, NOW).startswith("only spot will do, and runpod, aws offers none")
     assert "only spot will do" not in why_none([OFFER], replace(pool, with_spot=None), ONE, {}, NOW)
 
 
 def test_what_is_rented_in_words() -> None:
     assert description(ProviderCapabilities()) == "virtual machines"
-    assert description(PODS) == "containers without TUN device and systemd"
+    assert description(PODS) == f"pods; {WITHOUT_SYSTEMD}; {WITHOUT_TUN}"
+    assert description(replace(PODS, tun=True)) == f"pods; {WITHOUT_SYSTEMD}"
+    assert description(replace(PODS, systemd=True, tun=True)) == "containers"
     spot_without_tags = ProviderCapabilities(spot=True, tags=False)
     assert description(spot_without_tags).startswith("virtual machines; on demand and spot; no tags")
