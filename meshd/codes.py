@@ -53,6 +53,7 @@ class ProblemCode(StrEnum):
     NODE_TOKEN_NOT_TAKEN = "node_token_not_taken"  # noqa: S105  # not a password
     JOIN_TOKEN_REFUSED = "join_token_refused"  # noqa: S105  # not a password
     METADATA_OPEN = "metadata_open"
+    NODE_WITHOUT_LIMITS = "node_without_limits"
     HEAD_NAMES_NOT_KEPT = "head_names_not_kept"
     HEAD_NAMES_SLOW = "head_names_slow"
 
@@ -146,6 +147,7 @@ class CheckName(StrEnum):
     NODE_NAMES = "node names"
     GPU_DEVICES = "gpu devices"
     METADATA_SERVICE = "metadata service"
+    NODE_LIMITS = "node limits"
     HOST_TRUST = "trust in hosts"
     TAILNET = "tailnet"
     AUTH_KEY = "auth key"
@@ -198,6 +200,7 @@ class EventKind(StrEnum):
     COPY = "copy"
     KEY_EXPIRY = "key_expiry"
     METADATA = "metadata"
+    LIMITS = "limits"
     MUNGE = "munge"
     FLOOD = "flood"
 

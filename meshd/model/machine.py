@@ -179,6 +179,7 @@ class Machine:
         own_key: it was rented with an auth key of its own for one use, and keeps only a spare key.
         spare_key: sha256 of the spare auth key that it last reported; "" for none.
         metadata_open: why its users can reach the cloud's metadata service, in its agent's words; "" when they cannot.
+        lacks: what a job lacks on it that Slurm's settings give it elsewhere, as codes (docs/slurm.md).
         unfit_reason: why it cannot do its work; None while it can, or nothing is known.
         unfit_since: when it became so; kept while one reason of being out of reach follows another.
 
@@ -239,6 +240,7 @@ class Machine:
     own_key: bool = False
     spare_key: str = ""
     metadata_open: str = ""
+    lacks: tuple[str, ...] = ()
     refusal: str = ""
     vendor_words: str = ""
     unfit_reason: UnfitReason | None = None

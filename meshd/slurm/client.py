@@ -16,6 +16,7 @@ from meshd.slurm.show import (
     JOB_FORMAT,
     auth_type,
     gpus_closed,
+    node_settings,
     parse_jobs,
     parse_nodes,
     parse_reservations,
@@ -68,6 +69,14 @@ class SlurmClient:
             SlurmError: slurmctld does not answer.
         """
         return gpus_closed(await self._call(["scontrol", "show", "config"]))
+
+    async def node_settings(self) -> dict[str, str]:
+        """Settings of slurmd that a machine's kernel may not allow, as the running slurmctld has them.
+
+        Raises:
+            SlurmError: slurmctld does not answer.
+        """
+        return node_settings(await self._call(["scontrol", "show", "config"]))
 
     async def capabilities(self) -> SlurmCapabilities:
         """What the running slurmctld can do.

@@ -253,6 +253,19 @@ def auth_type(text: str) -> str:
     return match[1] if match else ""
 
 
+NODE_SETTINGS = (
+    "ProctrackType", "TaskPlugin", "JobAcctGatherType", "JobContainerType", "CgroupPlugin", "ConstrainCores",
+    "ConstrainRAMSpace", "ConstrainSwapSpace", "ConstrainDevices",
+)  # fmt: skip
+"""Settings of slurmd that the kernel of a machine may not allow."""
+
+
+def node_settings(text: str) -> dict[str, str]:
+    """The NODE_SETTINGS that `scontrol show config` prints, without those that are not set."""
+    found = dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", text, re.MULTILINE))
+    return {key: found[key] for key in NODE_SETTINGS if found.get(key, "(null)") not in ("(null)", "")}
+
+
 def gpus_closed(text: str) -> bool:
     """Whether slurmd keeps a job from the GPUs of other jobs, by `scontrol show config`.
 

@@ -287,6 +287,9 @@ class World:
         jobs = tuple(SlurmJob(job, "u", "h100", "RUNNING", (slot,)) for slot, (job, _) in self.jobs.items())
         return SlurmView("24.11.5", dict(self.nodes), jobs)
 
+    async def node_settings(self) -> dict[str, str]:
+        return {}
+
     async def drain(self, slot: str, reason: str) -> None:
         self.maybe_crash()
         node = self.nodes[slot]

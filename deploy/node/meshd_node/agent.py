@@ -145,6 +145,7 @@ class Agent:
             "auth_key_sha256": sha256_of(node.paths.auth_key),
             "spare_key_sha256": sha256_of(node.paths.spare_key),
             "metadata_open": self._metadata.open,
+            "lacks": node.slurm_local.lacks,
             "hold_s": hold_s,
             "heartbeat": heartbeat.take(node.paths, node.load),
             "results": self._results,

@@ -215,6 +215,8 @@ def _take_slurmd_args(node: Node, args: Args) -> None:
         node.state.conf_server = str(args["conf_server"])
     if "slurmd_args" in args:
         node.state.slurmd_args = [str(word) for word in args["slurmd_args"]]
+    if "slurm_settings" in args:
+        node.state.slurm_settings = {str(key): str(value) for key, value in dict(args["slurm_settings"]).items()}
 
 
 VERBS: dict[str, Callable[[Node, Args], Data]] = {

@@ -15,6 +15,7 @@ from .hostname import HostName
 from .hosts import read_block, with_block
 from .paths import Paths
 from .services import ChildService, Service, SystemdService
+from .slurm_files import SlurmLocal
 from .state import State
 from .tools import find, run
 from .users import Account
@@ -35,6 +36,7 @@ class Node:
         self.systemctl = systemctl
         self.state: State = states.load(paths.state_file, paths.node_token)
         self.load = LoadWatch()
+        self.slurm_local = SlurmLocal(paths)
         self.host_name = HostName(paths)
         self.munge_changed = False
         """munged has another key than at the last proof with the head."""
@@ -78,9 +80,15 @@ class Node:
         return ["--conf-server", self.state.conf_server, "-N", self.state.slot, *self.state.slurmd_args]
 
     def prepare_slurmd(self) -> None:
-        """Write slurmd's arguments and unit, so that one call can start it later."""
+        """Write slurmd's arguments, this machine's own settings and the unit, so that one call can start it later.
+
+        Raises:
+            NotPossible: see `SlurmLocal`.
+        """
         line = " ".join(shlex.quote(word) for word in self.slurmd_command())
-        write_atomic(self.paths.slurmd_env, f"SLURMD_ARGS={line}\n".encode(), 0o600)
+        variables = {"SLURMD_ARGS": line, **self.slurm_local.put(self.state.slurm_settings)}
+        lines = "".join(f"{name}={value}\n" for name, value in variables.items())
+        write_atomic(self.paths.slurmd_env, lines.encode(), 0o600)
         for directory in (self.paths.slurm_log, self.paths.slurmd_spool):
             directory.mkdir(parents=True, exist_ok=True)
             directory.chmod(0o755)  # jobs run their script out of the spool directory

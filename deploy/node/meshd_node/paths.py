@@ -20,6 +20,8 @@ class Paths:
         self.reauth_file = root / "var/lib/meshd-node/reauth.json"
         self.state_file = root / "var/lib/meshd-node/state.json"
         self.slurmd_env = root / "var/lib/meshd-node/slurmd.env"
+        self.slurm_local = root / "var/lib/meshd-node/slurm"
+        self.slurmconf_library = root / "usr/lib/meshd/pod/libslurmconf.so"
         unpacked = root / "opt/meshd-node/lib"
         self.agent = unpacked if unpacked.is_dir() else root / "opt/meshd-node/meshd-node.pyz"
         self.agent_log = root / "var/log/meshd-node.log"

@@ -21,6 +21,7 @@ class State:
     """Attributes:
     node_token: the token for calls to the head; saved in its own file.
     address: this machine's tailnet address, as the head sees it.
+    slurm_settings: settings in force at the head that a machine's kernel may not allow: see `slurm_local`.
     slurmd_wanted: the head has sent start_slurmd; the agent starts slurmd by itself after a reboot.
     done: results of the last commands, by id, so that a command delivered twice runs once.
     """
@@ -31,6 +32,7 @@ class State:
     cluster: str = ""
     conf_server: str = ""
     slurmd_args: list[str] = field(default_factory=list)
+    slurm_settings: dict[str, str] = field(default_factory=dict)
     slurm_uid: int = -1
     slurm_gid: int = -1
     munge_uid: int = -1

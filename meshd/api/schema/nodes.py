@@ -27,6 +27,7 @@ class NodeRow(Part):
         unfit_text: the same for people.
         unfit_since: since when.
         slurm_reason: why Slurm holds it drained or DOWN; "" when it does not.
+        lacks: what a job lacks on it that Slurm's settings give it elsewhere, as codes (docs/slurm.md lists them).
         gpu_load: as its agent last read it from nvidia-smi; empty when not known.
     """
 
@@ -53,6 +54,7 @@ class NodeRow(Part):
     unfit_text: str = ""
     unfit_since: AwareDatetime | None = None
     slurm_reason: str = ""
+    lacks: list[str] = []
     gpu_load: list[GpuLoadRow] = []
 
 

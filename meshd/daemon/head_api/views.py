@@ -123,6 +123,7 @@ def node_row(machine: Machine, slurm: SlurmView | None, cluster_view: ClusterVie
         usd_per_hour=machine.usd_per_hour, reason=machine.reason, failure=machine.failure,
         unfit=found.why.value if found else "", unfit_text=found.words if found else "",
         unfit_since=found.since if found else None, gpu_load=gpu_load(cluster_view.report(machine)),
+        lacks=list(machine.lacks),
     )  # fmt: skip
 
 

@@ -35,6 +35,10 @@ class SlurmControl(Protocol):
         """Nodes and jobs now. Raises SlurmError."""
         ...
 
+    async def node_settings(self) -> Mapping[str, str]:
+        """Settings of slurmd that a machine's kernel may not allow. Raises SlurmError."""
+        ...
+
     async def drain(self, slot: str, reason: str) -> None:
         """No new jobs on the slot. Raises SlurmError."""
         ...
@@ -103,6 +107,7 @@ class NodeSteps:
         machine = self._machine_store.get(step.subject)
         if machine.phase is not Phase.CONFIGURING or machine.removal:
             return
+        args = {"slurm_settings": await self._slurm.node_settings()}
         # Written down before it is asked for: from here on a job may run there, whatever the agent answers.
         self._machine_store.change(
             step.subject,
@@ -111,7 +116,7 @@ class NodeSteps:
             slurmd_start_ordered_at=self._machine_store.now(),
         )
         timeout_s = self._live.settings.timing.configure_timeout_s
-        why = await self._agents.command(step.subject, "start_slurmd", {}, timeout_s)
+        why = await self._agents.command(step.subject, "start_slurmd", args, timeout_s)
         if why:
             text = f"its agent could not start slurmd: {why}"
             self._machine_store.move(step.subject, Phase.DRAINING, text, failure=text)

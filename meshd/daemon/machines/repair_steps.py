@@ -30,6 +30,10 @@ class Slurm(Protocol):
         """Nodes and jobs now. Raises SlurmError."""
         ...
 
+    async def node_settings(self) -> Mapping[str, str]:
+        """Settings of slurmd that a machine's kernel may not allow. Raises SlurmError."""
+        ...
+
     async def resume(self, slot: str) -> None:
         """Jobs may come again. Raises SlurmError."""
         ...
@@ -62,10 +66,11 @@ class NodeRepairs:
 
     async def restart_slurmd(self, step: RestartSlurmd) -> None:
         """Have the agent restart slurmd. Once for each trouble: what a restart does not mend, a second one does not."""
+        args = {"slurm_settings": await self._slurm.node_settings()}
         now = self._machine_store.now()
         text = f"slurmd is restarted: {step.reason}"
         self._machine_store.change(step.subject, EventKind.SLURMD_RESTARTED, text, slurmd_restarted_at=now)
-        why = await self._agents.command(step.subject, "restart_slurmd", {}, RESTART_TIMEOUT_S)
+        why = await self._agents.command(step.subject, "restart_slurmd", args, RESTART_TIMEOUT_S)
         if why:
             log.warning("slurmd_not_restarted", machine=step.subject, reason=why)
             now = self._machine_store.now()

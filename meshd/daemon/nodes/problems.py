@@ -164,5 +164,22 @@ def check_metadata_service(machines: Iterable[Machine]) -> CheckRow:
     return warn(NAME, ProblemCode.METADATA_OPEN, text, CURE)
 
 
+LIMITS_CURE = (
+    'docs/slurm.md says what each means; where jobs must not see each other, set pods = "never" for the pool, or have '
+    "jobs take whole nodes (OverSubscribe=EXCLUSIVE)"
+)
+
+
+def check_limits(machines: Iterable[Machine]) -> CheckRow:
+    """The row of `meshctl doctor` about nodes whose kernel does not allow what Slurm's settings ask for."""
+    found = [one for one in machines if one.lacks and one.phase in IN_SLURM]
+    if not found:
+        return ok(CheckName.NODE_LIMITS, "all nodes have what Slurm's settings ask for")
+    slots = ", ".join(sorted(one.slot for one in found)[:5])
+    lacks = ", ".join(sorted({code for one in found for code in one.lacks})).replace("_", " ")
+    text = f"jobs on {counted(len(found), 'node')} ({slots}) lack: {lacks}"
+    return warn(CheckName.NODE_LIMITS, ProblemCode.NODE_WITHOUT_LIMITS, text, LIMITS_CURE)
+
+
 def _open(machines: Iterable[Machine]) -> list[Machine]:
     return [one for one in machines if one.metadata_open and one.phase in IN_SLURM]

@@ -345,6 +345,11 @@ class NodeService:
             record = self._machine_store.node_change(
                 machine, EventKind.METADATA, text, metadata_open=report.metadata_open
             )
+        if report.lacks != record.lacks:
+            text = (
+                f"jobs lack {', '.join(report.lacks).replace('_', ' ')} on it" if report.lacks else "jobs lack nothing"
+            )
+            record = self._machine_store.node_change(machine, EventKind.LIMITS, text, lacks=report.lacks)
         self._machine_store.journal.note(replace(record, heartbeat_at=self._machine_store.now()))
         self._reports.heard(record, report.heartbeat, self._machine_store.now())
         ended = self._agents.settle(machine, report.results)

@@ -123,8 +123,12 @@ class NodeReporter(Reporter):
         yield from problems.metadata_open(machines)
 
     def checks(self) -> Iterable[Check]:
-        """Whether users of a node can reach the cloud's metadata service."""
+        """Whether users of a node can reach the cloud's metadata service, and what jobs lack on nodes."""
         yield Check(CheckName.METADATA_SERVICE, self._metadata_service)
+        yield Check(CheckName.NODE_LIMITS, self._limits)
+
+    async def _limits(self) -> CheckRow:
+        return problems.check_limits(self._store.journal.machines())
 
     async def _metadata_service(self) -> CheckRow:
         return problems.check_metadata_service(self._store.journal.machines())

@@ -76,6 +76,11 @@ class Slurm:
     def set(self, *nodes: SlurmNode, jobs: dict[str, str] | None = None) -> None:
         self.seen = slurm(*nodes, jobs=jobs)
 
+    async def node_settings(self) -> Mapping[str, str]:
+        if self.down:
+            raise SlurmError("slurmctld does not answer")
+        return {}
+
     async def drain(self, slot: str, reason: str) -> None:
         self.orders.append(f"drain {slot}")
         self._states(slot, lambda states: states | {"DRAIN"}, reason)

@@ -1,0 +1,95 @@
+"""PURE: Slurm's settings of this machine alone, where the kernel does not allow what the head's settings ask for.
+
+The head's settings suit a machine of its own: processes tracked, confined and counted by control group. A container has
+no control groups that it may write, and slurmd ends there. So it gets plugins that do without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .kernel import Kernel
+
+SLURM_CONF = "slurm.conf"
+CGROUP_CONF = "cgroup.conf"
+
+Settings = dict[str, dict[str, str]]
+"""File name to its lines: key to value."""
+
+DISABLED_SINCE = (24, 5)
+"""cgroup.conf(5) has CgroupPlugin=disabled since this release. Before, cgroup/v1 that no plugin uses does the same (run
+on 22.05.8)."""
+
+_OFF = ("disabled", "cgroup/disabled")
+
+
+def decide(kernel: Kernel, head: Mapping[str, str], release: tuple[int, int]) -> Settings:
+    """The settings of this machine; empty where the head's suit it.
+
+    Args:
+        kernel: what the machine may do.
+        head: settings in force at the head, by their names in `scontrol show config`. A missing one counts as not set.
+        release: of slurmd on this machine.
+    """
+    slurm: dict[str, str] = {}
+    cgroup: dict[str, str] = {}
+    if not kernel.cgroups and head:
+        if _is(head, "ProctrackType", "cgroup"):
+            slurm["ProctrackType"] = "proctrack/linuxproc"
+        if _is(head, "JobAcctGatherType", "cgroup"):
+            slurm["JobAcctGatherType"] = "jobacct_gather/linux"
+        tasks = _words(head.get("TaskPlugin", ""))
+        if any(_short(one) == "cgroup" for one in tasks):
+            kept = [one for one in tasks if _short(one) != "cgroup"]
+            # Without a group of its own, a job keeps to its cores by affinity.
+            slurm["TaskPlugin"] = ",".join(kept or ["task/affinity"])
+        off = "disabled" if release >= DISABLED_SINCE else "cgroup/v1"
+        if head.get("CgroupPlugin", "").lower() not in (*_OFF, off):
+            cgroup["CgroupPlugin"] = off
+    if not kernel.mounts and _is(head, "JobContainerType", "tmpfs"):
+        slurm["JobContainerType"] = "job_container/none"
+    return {name: lines for name, lines in ((SLURM_CONF, slurm), (CGROUP_CONF, cgroup)) if lines}
+
+
+def lost(settings: Settings, head: Mapping[str, str]) -> list[str]:
+    """What a job has on other nodes of the cluster and lacks here, as codes that docs/slurm.md describes."""
+    own = settings.get(SLURM_CONF, {})
+    confined = "TaskPlugin" in own
+    found = {
+        "process_tracking": "ProctrackType" in own,
+        "core_limits": confined and _yes(head, "ConstrainCores"),
+        "memory_limits": confined and (_yes(head, "ConstrainRAMSpace") or _yes(head, "ConstrainSwapSpace")),
+        "device_limits": confined and _yes(head, "ConstrainDevices"),
+        "accounting": "JobAcctGatherType" in own,
+        "private_tmp": "JobContainerType" in own,
+    }
+    return [code for code, true in found.items() if true]
+
+
+def needed(settings: Settings) -> bool:
+    """Whether slurmd cannot run here without them. CgroupPlugin alone matters to some releases only."""
+    return SLURM_CONF in settings
+
+
+def text(lines: Mapping[str, str]) -> str:
+    """A file of settings."""
+    return "# This machine alone, by meshd-node: the kernel does not allow what the head's settings ask for.\n" + "".join(
+        f"{key}={value}\n" for key, value in sorted(lines.items())
+    )
+
+
+def _is(head: Mapping[str, str], key: str, kind: str) -> bool:
+    return any(_short(one) == kind for one in _words(head.get(key, "")))
+
+
+def _yes(head: Mapping[str, str], key: str) -> bool:
+    return head.get(key, "").lower() in ("yes", "true", "1")
+
+
+def _words(value: str) -> list[str]:
+    return [word.strip() for word in value.split(",") if word.strip()]
+
+
+def _short(plugin: str) -> str:
+    """`cgroup` of `proctrack/cgroup`: slurm.conf may have either."""
+    return plugin.lower().rpartition("/")[2]
