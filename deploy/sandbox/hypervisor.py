@@ -15,6 +15,7 @@ class Pod:
         args: as the cloud's create call has them. Split like a shell's words, they follow the image's entrypoint; ""
             stands for the image's own command.
         env: environment of the container's first process.
+        hostname: of the container, which cannot change it; "": the machine's name.
         cpus: CPUs that it may use at a time.
         memory_mib: memory that it may use.
         ports: TCP ports that reach it from outside, public to private; it is behind NAT.
@@ -23,6 +24,7 @@ class Pod:
 
     args: str = ""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    hostname: str = ""
     cpus: float = 2.0
     memory_mib: int = 8192
     ports: Mapping[int, int] = field(default_factory=dict)

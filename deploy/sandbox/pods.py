@@ -56,21 +56,22 @@ def lay_out(spec: MachineSpec, image: MachineImage, place: Place, binds: Sequenc
         ValueError: as `first_command`.
     """
     pod = spec.pod or Pod()
+    hostname = pod.hostname or spec.name
     files, root = place.folder / "files", place.folder / "disk/root"
     files.mkdir()
     # Hidden by the launcher's mounts, but not from `runc exec`, which enters the container's path on the host first.
     root.mkdir(parents=True, exist_ok=True)
-    (files / "hostname").write_text(f"{spec.name}\n")
+    (files / "hostname").write_text(f"{hostname}\n")
     (files / "hosts").write_text(
-        f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{nat.ADDRESS}\t{spec.name}\n"
+        f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{nat.ADDRESS}\t{hostname}\n"
     )
     # There is no name server: a closed port answers at once where an unreachable one stalls.
     (files / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
     address = {pod.address_variable: place.address} if pod.address_variable else {}
     container = Container(
-        hostname=spec.name,
+        hostname=hostname,
         argv=first_command(pod, image),
-        env={"HOSTNAME": spec.name, "HOME": "/root", **pod.env, **address},
+        env={"HOSTNAME": hostname, "HOME": "/root", **pod.env, **address},
         root=root,
         files=files,
         network=place.network,

@@ -51,6 +51,7 @@ from meshd.store.journal import Journal
 from tests.contract.rigs import RIGS, SECRET, ManualClock
 from tests.live import live_settings
 from tests.node_room import node_parts
+from tests.sent import script_of
 from tests.sources import fresh
 from tests.unit.daemon.small import Slurm
 
@@ -112,7 +113,7 @@ class Agent:
             await self._join(base)
 
     async def _join(self, base: str) -> None:
-        found = _TOKEN.search(self.machine.user_data)
+        found = _TOKEN.search(script_of(self.machine))
         assert found is not None, "the cloud has lost the user data"
         told = await self._post(f"{base}/join", self.node_token or found[1], {"facts": asdict(self._facts())})
         if told is not None:

@@ -24,6 +24,7 @@ from providers.lambda_cloud.provider import create as create_lambda
 from providers.paperspace.provider import create as create_paperspace
 from providers.runpod.provider import create as create_runpod
 from tests.live import live_settings
+from tests.sent import script_of
 
 FetchedPrices = Callable[[], PriceList | None]
 SECRET = "s3cr3t-key-that-must-never-show"
@@ -127,7 +128,7 @@ def _cloud_machine(machine: RentedMachine) -> CloudMachine:
         instance_type=machine.instance_type,
         gpus=machine.gpus,
         usd_per_hour=machine.usd_per_hour,
-        user_data=machine.user_data,
+        user_data=script_of(machine),
         address=machine.address,
         tags=machine.tags,
     )

@@ -14,6 +14,7 @@ import pytest_asyncio
 from meshd.contract.faults import CloudFault, FaultKind, When
 from tests.e2e.deleted_device import completed, device_events, nothing_wrong, told
 from tests.e2e.lab import WAIT_FOR_WORD, Lab
+from tests.sent import script_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
@@ -86,9 +87,9 @@ async def test_from_launch_to_the_end(mine: Lab, figure: Callable[[str], None]) 
     up = await lab.scale(2, "--spread")
     figure(f"2 machines with keys of their own, on {' and '.join(CLOUDS)}: READY in {up['elapsed_s']:.1f} s")
     machines = lab.all_alive()
-    sent = {machine.token: A_KEY.search(machine.user_data) for machine in machines}
+    sent = {machine.token: A_KEY.search(script_of(machine)) for machine in machines}
     assert all(sent.values()) and len({found[0] for found in sent.values() if found}) == 2
-    assert not any(lab.cluster.auth_key in machine.user_data for machine in machines)
+    assert not any(lab.cluster.auth_key in script_of(machine) for machine in machines)
     devices = (await lab.cluster.world.tailnet.request("GET", "/api/v2/tailnet/-/devices"))["devices"]
     joined_by = {device["hostname"]: device["authKeyId"] for device in devices}
     assert {name: found[1] for name, found in sent.items() if found}.items() <= joined_by.items()

@@ -15,6 +15,7 @@ from deploy.sandbox.demo.report import rungs
 from deploy.sandbox.vendors import VENDORS
 from meshd.contract.faults import CloudFault, FaultKind, When
 from tests.e2e.lab import GPU, Lab
+from tests.sent import script_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
@@ -56,8 +57,8 @@ def wide(clouds: Lab, lab: Lab) -> Lab:
 
 def secrets_of(machines: list[RentedMachine]) -> list[str]:
     """What stage 1 carries that nobody else may read: the auth key of all, and a token for each."""
-    keys = {key for machine in machines for key in re.findall(r"tskey-auth-\w+-\w+", machine.user_data)}
-    tokens = [token for machine in machines for token in re.findall(r'"token":"([^"]+)"', machine.user_data)]
+    keys = {key for machine in machines for key in re.findall(r"tskey-auth-\w+-\w+", script_of(machine))}
+    tokens = [token for machine in machines for token in re.findall(r'"token":"([^"]+)"', script_of(machine))]
     assert len(keys) == 1 and len(set(tokens)) == len(machines)
     return [*keys, *tokens]
 

@@ -56,6 +56,14 @@ class Host:
 
         self._submit(name, work)
 
+    def restart(self, name: str) -> None:
+        """Start to restart a pod's container and return at once."""
+
+        async def work() -> None:
+            await self._hypervisor.restart(name)
+
+        self._submit(name, work)
+
     def alive(self, name: str) -> bool:
         """Whether the machine runs."""
         return self._hypervisor.alive(name)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from deploy.sandbox.clouds.host import Host
-from deploy.sandbox.hypervisor import MachineSpec
+from deploy.sandbox.hypervisor import MachineSpec, Pod
 from meshd.contract.faults import CallFaults, FaultKind
 
 NAME_MAX = 63
@@ -48,7 +48,10 @@ class LifecycleFaults:
 
 @dataclass(slots=True)
 class RentedMachine:
-    """One machine. `name` is the hypervisor's, unique among running machines; `token` is the owner's."""
+    """One machine. `name` is the hypervisor's, unique among running machines; `token` is the owner's.
+
+    `user_data` is what the create call gave the machine to run; for a pod, the same as its `args`.
+    """
 
     id: str
     name: str
@@ -65,6 +68,8 @@ class RentedMachine:
     spot: bool = False
     tags: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
+    pod: Pod | None = None
+    image_kind: str = ""
     address: str = ""
     life: Life = Life.PENDING
     powered_off: bool = False
@@ -83,6 +88,8 @@ class NewMachine:
 
     Attributes:
         metadata: for the metadata service: GCE's attributes by key; for EC2 its options `http_tokens` and `hop_limit`.
+        pod: makes it a container.
+        image_kind: the end of the image's name, after that of the suite which the host boots.
     """
 
     id: str
@@ -97,6 +104,8 @@ class NewMachine:
     spot: bool = False
     tags: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
+    pod: Pod | None = None
+    image_kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +184,8 @@ class Ledger:
                 spot=new.spot,
                 tags=new.tags,
                 metadata=new.metadata,
+                pod=new.pod,
+                image_kind=new.image_kind,
             )
             self._machines[machine.id] = machine
             if not machine.faults.never_boots:
@@ -185,13 +196,14 @@ class Ledger:
         defaults = self._host.boot_defaults
         spec = MachineSpec(
             name=machine.name,
-            user_data=machine.user_data,
-            image=defaults.image,
+            user_data="" if machine.pod else machine.user_data,
+            image=defaults.image + machine.image_kind,
             gpus=machine.gpus,
             gpu_name=machine.gpu_name,
             clock_offset_s=defaults.clock_offset_s,
             missing_gpus=min(defaults.missing_gpus, machine.gpus),
             labels={"cloud": self.cloud, "id": machine.id},
+            pod=machine.pod,
         )
 
         def on_up(address: str) -> None:
@@ -264,11 +276,42 @@ class Ledger:
             if not machine.spot:
                 raise ValueError(f"{machine_id} is not a spot machine")
             if self.rules.keeps_preempted:
-                machine.powered_off = True
-                self._host.destroy(machine.name)
+                self.stop(machine_id)
             elif machine.life in (Life.PENDING, Life.RUNNING):
                 machine.life, machine.end, machine.end_asked_at = Life.ENDING, End.PREEMPTED, self.now()
                 self._update(machine)
+
+    def stop(self, machine_id: str) -> None:
+        """Switch a machine off, and remove what it has written. It stays, until it is started or ended.
+
+        Raises:
+            KeyError: the id is unknown.
+        """
+        with self._lock:
+            machine = self._machines[machine_id]
+            machine.powered_off = True
+            self._host.destroy(machine.name)
+
+    def start(self, machine_id: str) -> None:
+        """Start a machine that is switched off, with new files.
+
+        Raises:
+            KeyError: the id is unknown.
+        """
+        with self._lock:
+            machine = self._machines[machine_id]
+            machine.powered_off, machine.address, machine.life = False, "", Life.PENDING
+            self._host.destroy(machine.name)
+            self._boot(machine)
+
+    def restart(self, machine_id: str) -> None:
+        """Start a pod's container again, with the same files.
+
+        Raises:
+            KeyError: the id is unknown.
+        """
+        with self._lock:
+            self._host.restart(self._machines[machine_id].name)
 
     def release(self) -> None:
         """Remove the fault that keeps machines from ending."""

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from deploy.sandbox.clouds.ledger import End, Ledger, Life, NewMachine, RentedMachine
-from deploy.sandbox.clouds.runpod_bodies import pod_body, problems_of, script_of, tags_of, type_name
+from deploy.sandbox.clouds.runpod_bodies import ACTIONS, pod_body, problems_of, status_of, tags_of, type_name
 from deploy.sandbox.clouds.runpod_graphql import (
     PATH,
     PlainErrorResponse,
@@ -21,6 +21,7 @@ from deploy.sandbox.clouds.runpod_graphql import (
     rest_body,
     run,
 )
+from deploy.sandbox.clouds.runpod_pods import image_kind, pod_of
 from deploy.sandbox.clouds.runpod_types import CPUS, DATA_CENTERS, GPUS, CpuFlavour, GpuType
 from meshd.contract.faults import CloudFault, FaultEngine, FaultKind
 from meshd.contract.standin import ErrorResponse, StandIn, json_object
@@ -31,6 +32,7 @@ TITLES = {
     402: "Payment Required",
     403: "Forbidden",
     404: "Not Found",
+    409: "Conflict",
     410: "Gone",
     422: "Unprocessable Entity",
     429: "Too Many Requests",
@@ -83,6 +85,8 @@ class RunpodCloud(StandIn):
         self._api_key = api_key
         self._asked: dict[str, dict[str, Any]] = {}
         self._window = (0, 0)
+        self._pod_keys: dict[str, str] = {}
+        """Keys in the environment of pods, each with the id of the one pod that it is good for."""
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The parts of the API that the adapter uses."""
@@ -93,6 +97,7 @@ class RunpodCloud(StandIn):
             web.post("/v2/pods", self._create),
             web.get("/v2/pods/{id}", self._get),
             web.delete("/v2/pods/{id}", self._delete),
+            web.post("/v2/pods/{id}/action", self._act),
             web.post(PATH, self._graphql),
         ]
 
@@ -147,7 +152,11 @@ class RunpodCloud(StandIn):
             raise web.HTTPForbidden(text="error code: 1010")  # the gateway's answer, in plain text
         if "Authorization" not in request.headers:
             raise _no(401, "missing bearer token")
-        if request.headers["Authorization"] != f"Bearer {self._api_key}":
+        key = request.headers["Authorization"].removeprefix("Bearer ")
+        own = self._pod_keys.get(key)
+        if own is not None and not f"{request.path}/".startswith(f"/v2/pods/{own}/"):
+            raise self.denial("")
+        if own is None and key != self._api_key:
             raise _no(*_BAD_TOKEN)
         return {} if request.path == PATH else self._count()
 
@@ -309,8 +318,10 @@ class RunpodCloud(StandIn):
         place = next((p for p in wanted if p in places and self.ledger.has_capacity(name, p)), None)
         if place is None:
             raise _no(400, NO_ROOM)
+        pod_id, key = secrets.token_hex(7), f"rpa_{secrets.token_hex(20)}"
+        self._pod_keys[key] = pod_id
         return NewMachine(
-            id=secrets.token_hex(7),
+            id=pod_id,
             token=str(body["name"]),
             region=place,
             zone="",
@@ -318,8 +329,10 @@ class RunpodCloud(StandIn):
             gpus=gpus,
             gpu_name=str(body["gpu"]["id"]) if gpus else "",
             usd_per_hour=usd,
-            user_data=script_of(str(body.get("args", ""))),
+            user_data=str(body.get("args", "")),
             tags=tags_of(body.get("env", {})),
+            pod=pod_of(body, pod_id=pod_id, place=place, gpus=gpus, api_key=key),
+            image_kind=image_kind(str(body["image"])),
         )
 
     def _priced(self, body: Mapping[str, Any]) -> tuple[str, int, float, tuple[str, ...]]:
@@ -343,6 +356,20 @@ class RunpodCloud(StandIn):
         if machine.life is not Life.ENDED:
             self.ledger.ask_end(machine.id)
         return web.Response(status=204)
+
+    async def _act(self, request: web.Request) -> web.Response:
+        body = await json_object(request, _no(400, "request could not be processed"))
+        action, machine = body.get("action"), self._known(request.match_info["id"])
+        if body.keys() != {"action"} or action not in ("start", "stop", "restart", "terminate"):
+            problem = "$.action: value must be one of 'start', 'stop', 'restart', 'terminate'"
+            raise _no(422, "Request validation failed.", [problem])
+        if action not in ACTIONS.get(status_of(machine, frozenset()), []):
+            raise _no(409, f"the pod cannot {action} in its present status")
+        if action == "terminate":
+            self.ledger.ask_end(machine.id)
+            return web.Response(status=204)
+        {"start": self.ledger.start, "stop": self.ledger.stop, "restart": self.ledger.restart}[action](machine.id)
+        return web.json_response(self._body(machine, self.call_faults.content))
 
     def _body(self, machine: RentedMachine, content_faults: frozenset[FaultKind]) -> dict[str, Any]:
         return pod_body(machine, self._asked[machine.id], content_faults, self.ledger.now())

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from deploy.sandbox.clouds.ledger import Life, RentedMachine, shown_life
+from deploy.sandbox.clouds.runpod_pods import public_port
 from meshd.contract.faults import FaultKind
 
 TAG_PREFIX = "MESHD_TAG_"
@@ -23,8 +21,7 @@ _TYPES: dict[str, type] = {
     "args": str, "cloud": str, "cpu": dict, "dataCenterIds": list, "disk": int, "env": dict, "globalNetworking": bool,
     "gpu": dict, "image": str, "mounts": dict, "name": str, "ports": list, "startSsh": bool,
 }  # fmt: skip
-_SCRIPT = re.compile(r"echo ([A-Za-z0-9+/=]*) \| base64 -d")
-_ACTIONS = {
+ACTIONS = {
     "RUNNING": ["stop", "restart", "terminate"],
     "EXITED": ["start", "terminate"],
     "ERROR": ["start", "terminate"],
@@ -54,17 +51,6 @@ def problems_of(body: Mapping[str, Any]) -> list[str]:
     if any(not isinstance(value, str) for value in body.get("env", {}).values()):
         found.append("$.env: expected string")
     return found
-
-
-def script_of(args: str) -> str:
-    """The script in a start command; "" when there is none."""
-    match = _SCRIPT.search(args)
-    if match is None:
-        return ""
-    try:
-        return base64.b64decode(match[1], validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        return ""
 
 
 def tags_of(env: Mapping[str, str]) -> dict[str, str]:
@@ -104,7 +90,7 @@ def pod_body(
         "id": machine.id,
         "name": machine.token,
         "status": status,
-        "actions": _ACTIONS.get(status, []),
+        "actions": ACTIONS.get(status, []),
         "image": asked["image"],
         "args": asked.get("args", ""),
         "disk": asked.get("disk", 20),
@@ -142,7 +128,7 @@ def _port(port: str, machine: RentedMachine) -> dict[str, Any]:
     if kind == "http":
         return {"private": int(number), "public": 60000 + int(number) % 1000, "type": "http", "ip": "100.65.0.9"}
     hidden = machine.faults.no_address
-    public, ip = (None, None) if hidden else (10000 + int(number) % 50000, machine.address)
+    public, ip = (None, None) if hidden else (public_port(int(number)), machine.address)
     return {"private": int(number), "public": public, "type": "tcp", "ip": ip}
 
 
