@@ -7,7 +7,7 @@ An image is a stack of directories, topmost first, which overlayfs joins when a 
     [pod]       the files of deploy/container, and a veil over systemd and cloud-init (images of the name SUITE-pod)
     hardware    stand-ins for GPUs and a wrong clock
     tailscale   the tailscale binaries
-    [s6]        what a pod has besides (images of the name SUITE-pod)
+    [s6]        the packages of a pod that the base lacks (images of the name SUITE-pod)
     [torch]     PyTorch, Open MPI and mpi4py (images of the name SUITE-torch or SUITE-torch-pod)
     base        Debian of one suite with systemd, cloud-init, Slurm and munge
 """
@@ -41,6 +41,10 @@ TORCH_PACKAGES = ("python3-torch", "openmpi-bin", "python3-mpi4py")
 
 _HERE = Path(__file__).resolve().parent
 _IMAGE = _HERE / "image"
+_CONTAINER = _HERE.parent / "container"
+_POD_FILES = "usr/lib/meshd/pod"
+_NOT_COPIED = {"Dockerfile", "README.md", "meshnet", "packages"}
+_BUILT = ("libmeshnet.so", "meshnetd")
 PYPROJECT = _HERE.parents[1] / "pyproject.toml"
 SDKS = ("aws", "gce")
 """The extras that the head gets: the SDKs of the clouds that have one."""
@@ -166,7 +170,7 @@ async def ensure_image(name: str) -> MachineImage:
     if not pod:
         return MachineImage(name, (await _ensure_config(), *stand_ins, *more, base))
     layers = (await ensure_pod_layer(base), *stand_ins, await ensure_s6_layer(suite), *more, base)
-    return MachineImage(name, layers, command=("sleep", "infinity"))
+    return MachineImage(name, layers, entrypoint=(f"/{_POD_FILES}/entrypoint",))
 
 
 async def ensure_head_image(pyproject: Path) -> MachineImage:
@@ -209,7 +213,13 @@ async def ensure_torch_layer(suite: str) -> Path:
 
 async def ensure_s6_layer(suite: str) -> Path:
     """The layer with the packages of a pod that the base of a suite lacks."""
-    return await _ensure_packages(suite, "-s6", ("s6",))
+    return await _ensure_packages(suite, "-s6", [name for name in pod_packages() if name not in PACKAGES])
+
+
+def pod_packages() -> list[str]:
+    """The packages that the container's own list names."""
+    lines = (_CONTAINER / "packages").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 async def _ensure_packages(suite: str, name: str, packages: Sequence[str]) -> Path:
@@ -276,14 +286,15 @@ async def _ensure_hardware() -> Path:
 
 
 async def ensure_pod_layer(base: Path) -> Path:
-    """The layer that makes an image a pod's.
+    """The layer that makes an image a pod's: what the Dockerfile copies and builds, and what is hidden of the base.
 
     Args:
         base: the lowest layer, whose users it keeps.
     """
-    parts = [Path(__file__).read_bytes(), base.name.encode()]
+    parts = [Path(__file__).read_bytes(), base.name.encode(), *_contents(_CONTAINER)]
 
     async def build(root: Path) -> None:
+        await _lay_out_pod(root)
         for path in VEILED:
             if (base / path).exists() or (base / path).is_symlink():
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -296,6 +307,25 @@ async def ensure_pod_layer(base: Path) -> Path:
             (root / "etc" / name).write_text((base / "etc" / name).read_text() + line)
 
     return await cache.ensure("layers", "pod", cache.recipe_key(*parts), build)
+
+
+async def _lay_out_pod(root: Path) -> None:
+    """Copy the files of deploy/container as its Dockerfile does, and build what is in C."""
+    target = root / _POD_FILES
+    for source in _sources(_CONTAINER):
+        place = source.relative_to(_CONTAINER)
+        if place.parts[0] not in _NOT_COPIED:
+            (target / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target / place)
+            (target / place).chmod(source.stat().st_mode & 0o755)
+    if not (_CONTAINER / "meshnet").is_dir():
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        build = Path(folder) / "meshnet"
+        shutil.copytree(_CONTAINER / "meshnet", build)
+        await proc.run(["make", "--silent", "-C", build, *_BUILT], timeout_s=120)
+        for name in _BUILT:
+            shutil.copy(build / name, target / name)
 
 
 def _contents(files: Path) -> list[str | bytes]:

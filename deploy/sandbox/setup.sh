@@ -76,6 +76,7 @@ missing_packages() {
     { command -v nsenter && command -v unshare && command -v flock; } >/dev/null || echo util-linux
     [ -e /etc/ssl/certs/ca-certificates.crt ] || echo ca-certificates
     command -v cc >/dev/null || echo gcc
+    command -v make >/dev/null || echo make
     [ -e /usr/include/stdlib.h ] || echo libc6-dev
     command -v s6-svscan >/dev/null || echo s6
     command -v shellcheck >/dev/null || echo shellcheck
