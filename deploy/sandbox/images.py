@@ -10,6 +10,8 @@ An image is a stack of directories, topmost first, which overlayfs joins when a 
     [s6]        the packages of a pod that the base lacks (images of the name SUITE-pod)
     [torch]     PyTorch, Open MPI and mpi4py (images of the name SUITE-torch or SUITE-torch-pod)
     base        Debian of one suite with systemd, cloud-init, Slurm and munge
+
+The image SUITE-stock-pod has nothing of that. It is like those that a cloud offers: a small Debian with Python.
 """
 
 from __future__ import annotations
@@ -36,6 +38,11 @@ TORCH = "-torch"
 
 POD = "-pod"
 """What the name of a pod's image ends with."""
+
+STOCK = "-stock"
+"""What the name of a pod's image has before `POD` that a cloud offers to everybody."""
+
+STOCK_PACKAGES = ("curl", "iproute2", "iputils-ping", "netcat-openbsd", "openssh-server", "procps", "python3")
 
 TORCH_PACKAGES = ("python3-torch", "openmpi-bin", "python3-mpi4py")
 
@@ -115,6 +122,9 @@ _DEMO = {
 }
 """The user that systemd-sysusers makes on machines that boot it."""
 
+_STOCK_ENTRYPOINT = ("/opt/nvidia/nvidia_entrypoint.sh",)
+_STOCK_COMMAND = ("/start.sh",)
+
 _BUILD_TIMEOUT_S = 1800.0
 _PIP_TIMEOUT_S = 900.0
 
@@ -142,7 +152,7 @@ class MachineImage:
 
 
 async def image_by_name(name: str) -> MachineImage:
-    """The image that a machine's spec names: one of `SUITES`, with or without `TORCH`, `POD` or both, or "head".
+    """The image that a machine's spec names: one of `SUITES`, with or without `TORCH`, `POD` or both; "head".
 
     Raises:
         ValueError: there is no such image.
@@ -159,11 +169,14 @@ async def ensure_image(name: str) -> MachineImage:
         CommandError: the build failed; the message carries the end of its output.
     """
     pod, rest = name.endswith(POD), name.removesuffix(POD)
-    suite = rest.removesuffix(TORCH)
+    stock = pod and rest.endswith(STOCK)
+    suite = rest.removesuffix(STOCK) if stock else rest.removesuffix(TORCH)
     if suite not in SUITES:
-        raise ValueError(
-            f"no image {name!r}: there are {', '.join(SUITES)}, each also with {TORCH}, {POD} or {TORCH}{POD} appended"
-        )
+        ends = f"{TORCH}, {POD}, {TORCH}{POD} or {STOCK}{POD}"
+        raise ValueError(f"no image {name!r}: there are {', '.join(SUITES)}, each also with {ends} appended")
+    if stock:
+        layers = (await _ensure_stock_config(), await _ensure_hardware(), await ensure_stock(suite))
+        return MachineImage(name, layers, entrypoint=_STOCK_ENTRYPOINT, command=_STOCK_COMMAND)
     base = await ensure_base(suite)
     more = () if suite == rest else (await ensure_torch_layer(suite),)
     stand_ins = (await _ensure_hardware(), await gotools.ensure_tailscale())
@@ -204,6 +217,30 @@ async def ensure_base(suite: str) -> Path:
             await _with_apt("build_base.sh", [root, suite], suite, PACKAGES, log)
 
     return await cache.ensure("images", suite, key, build)
+
+
+async def ensure_stock(suite: str) -> Path:
+    """The lowest layer of the stock image of one Debian suite."""
+    builder = _IMAGE / "build_stock.sh"
+    key = cache.recipe_key(suite, platform.machine(), builder.read_bytes(), *STOCK_PACKAGES)
+
+    async def build(root: Path) -> None:
+        log = cache.log_file(f"image-{suite}{STOCK}")
+        async with step(f"image {suite}{STOCK}{POD} (a small Debian with Python)", log):
+            await _with_apt("build_stock.sh", [root, suite], suite, STOCK_PACKAGES, log)
+
+    return await cache.ensure("images", f"{suite}{STOCK}", key, build)
+
+
+async def _ensure_stock_config() -> Path:
+    files = _IMAGE / "stock"
+
+    async def build(root: Path) -> None:
+        _copy(files, root, mode=0o755)
+
+    return await cache.ensure(
+        "layers", "stock", cache.recipe_key(Path(__file__).read_bytes(), *_contents(files)), build
+    )
 
 
 async def ensure_torch_layer(suite: str) -> Path:
@@ -336,12 +373,13 @@ def _contents(files: Path) -> list[str | bytes]:
     return parts
 
 
-def _copy(files: Path, root: Path) -> None:
+def _copy(files: Path, root: Path, mode: int = 0o644) -> None:
+    """Copy a tree. Files are of this mode, and those in a directory `bin` are programs."""
     for source in _sources(files):
         target = root / source.relative_to(files)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
-        target.chmod(0o755 if target.parent.name == "bin" else 0o644)
+        target.chmod(0o755 if target.parent.name == "bin" else mode)
 
 
 def _sources(files: Path) -> list[Path]:

@@ -16,6 +16,7 @@ from deploy.sandbox import nat
 from deploy.sandbox.cgroup import groups_of
 from deploy.sandbox.container import CAPABILITIES
 from deploy.sandbox.hypervisor import MachineSpec, Pod
+from deploy.sandbox.nspawn import Bind
 from deploy.sandbox.world import World
 from tests.waiting import until
 
@@ -27,6 +28,7 @@ pytestmark = [
 ]
 
 ARGS = """sh -c 'echo "$0|$1|$GREETING" >>/root/ran; trap exit TERM; sleep infinity & wait' "two words" three"""
+STOCK = "trixie-stock-pod"
 RAN = "two words|three|good day"
 SANDBOX = f"pods{os.getpid() % 100000}"
 POD = Pod(
@@ -42,10 +44,12 @@ POD = Pod(
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world() -> AsyncIterator[World]:
     async with World(SANDBOX) as made:
-        spec = MachineSpec(name="pod", user_data="", image="trixie-pod", gpus=2, pod=POD)
-        await asyncio.gather(
-            made.hypervisor.boot(spec), made.hypervisor.boot(MachineSpec(name="machine", user_data="#cloud-config\n"))
+        specs = (
+            MachineSpec(name="pod", user_data="", image=STOCK, gpus=2, pod=POD),
+            MachineSpec(name="ours", user_data="", image="trixie-pod", pod=POD),
+            MachineSpec(name="machine", user_data="#cloud-config\n"),
         )
+        await asyncio.gather(*map(made.hypervisor.boot, specs))
         yield made
     assert groups_of(SANDBOX) == []
 
@@ -62,10 +66,21 @@ async def refused(world: World, script: str) -> str:
     return result.stderr.decode()
 
 
-async def test_the_entrypoint_runs_the_arguments(world: World) -> None:
-    assert (await told(world, "tr '\\0' ' ' </proc/1/cmdline")).startswith("s6-svscan ")
-    await until(lambda: told(world, "cat /root/ran", check=False), lambda text: text == RAN, "the arguments ran", 20)
-    assert await told(world, "ls -d /run/systemd /dev/net /usr/bin/systemctl /usr/lib/systemd; true") == ""
+async def test_the_arguments_are_the_first_process(world: World) -> None:
+    assert (await told(world, "tr '\\0' '|' </proc/1/cmdline")).endswith("& wait|two words|three|")
+    await until(lambda: told(world, "cat /root/ran", check=False), lambda text: text == RAN, "they ran", 20)
+
+
+async def test_our_image_has_s6_and_no_systemd(world: World) -> None:
+    async def ran() -> str:
+        return await told(world, "cat /root/ran", check=False, name="ours")
+
+    await until(ran, lambda text: text == RAN, "the arguments ran", 20)
+    assert await told(world, "cat /proc/1/comm; which slurmd munged tailscaled", name="ours") == "\n".join(
+        ("s6-svscan", "/usr/sbin/slurmd", "/usr/sbin/munged", "/usr/sbin/tailscaled")
+    )
+    systemd = "ls -d /run/systemd /usr/bin/systemctl /usr/lib/systemd /usr/bin/cloud-init 2>/dev/null; true"
+    assert await told(world, systemd, name="ours") == ""
 
 
 async def test_the_environment_is_that_of_the_image_and_the_order(world: World) -> None:
@@ -179,7 +194,7 @@ async def test_a_restart_keeps_the_files(world: World) -> None:
 
 async def test_a_pod_that_ends_is_started_again(world: World) -> None:
     args = "sh -c 'echo x >>/root/ran; sleep 0.2; exit 3'"
-    spec = MachineSpec(name="short", user_data="", image="trixie-pod", pod=Pod(args=args))
+    spec = MachineSpec(name="short", user_data="", image=STOCK, pod=Pod(args=args))
     await world.hypervisor.boot(spec)
     ended = re.compile("status 3: it is started again")
 
@@ -195,15 +210,17 @@ async def test_a_pod_that_ends_is_started_again(world: World) -> None:
 async def test_a_new_pod_of_the_name_has_new_files(world: World) -> None:
     await told(world, "touch /root/old")
     await world.hypervisor.destroy("pod")
-    await world.hypervisor.boot(MachineSpec(name="pod", user_data="", image="trixie-pod", pod=POD))
-    await until(lambda: told(world, "cat /root/ran", check=False), lambda text: text == RAN, "the arguments ran", 20)
+    await world.hypervisor.boot(MachineSpec(name="pod", user_data="", image=STOCK, pod=POD))
+    await until(lambda: told(world, "cat /root/ran", check=False), lambda text: text == RAN, "they ran", 20)
     assert await told(world, "ls /root/old 2>/dev/null; true") == ""
 
 
-async def test_a_pod_that_cannot_start_leaves_nothing(world: World) -> None:
-    for args in ("/no/such/program", "sh -c 'open"):
+async def test_a_pod_that_cannot_start_leaves_nothing(world: World, tmp_path: Path) -> None:
+    quote = MachineSpec(name="bad", user_data="", image=STOCK, pod=Pod(args="sh -c 'open"))
+    bind = MachineSpec(name="bad", user_data="", image=STOCK, pod=Pod())
+    for spec, binds in ((quote, []), (bind, [Bind(tmp_path / "missing", "/mnt/x")])):
         with pytest.raises(RuntimeError, match="could not be started"):
-            await world.hypervisor.boot(MachineSpec(name="bad", user_data="", image="trixie-pod", pod=Pod(args=args)))
+            await world.hypervisor.boot(spec, binds)
     assert "bad" not in {path.name for path in (world.state / "machines").iterdir()}
 
 
