@@ -13,7 +13,10 @@ from deploy.sandbox.proc import CommandError
 from deploy.sandbox.progress import say
 
 _TORCH = f"trixie{images.TORCH}"
-_PARTS = (*images.SUITES, "head", _TORCH, "tailscale", "control")
+_POD = f"trixie{images.POD}"
+_STOCK = f"trixie{images.STOCK}{images.POD}"
+_IMAGES = (*images.SUITES, _TORCH, _POD, _STOCK)
+_PARTS = (*_IMAGES, "head", "tailscale", "control")
 
 
 async def prepare(parts: Collection[str]) -> None:
@@ -22,16 +25,21 @@ async def prepare(parts: Collection[str]) -> None:
     Raises:
         CommandError: a build failed; what was complete before stays in the cache.
     """
-    head, torch = "head" in parts, _TORCH in parts
-    suites = [suite for suite in images.SUITES if suite in parts or ((head or torch) and suite == "trixie")]
+    wanted = [name for name in _IMAGES if name in parts]
+    on_trixie = {"head", _TORCH, _POD} & set(parts)
+    suites = [suite for suite in images.SUITES if suite in parts or (on_trixie and suite == "trixie")]
 
     async def build_images() -> None:
         for suite in suites:
             await images.ensure_base(suite)
-            if head and suite == "trixie":
-                await images.ensure_head_layer(images.PYPROJECT)
-            if torch and suite == "trixie":
-                await images.ensure_torch_layer(suite)
+        if "head" in parts:
+            await images.ensure_head_layer(images.PYPROJECT)
+        if _TORCH in parts:
+            await images.ensure_torch_layer("trixie")
+        if _POD in parts:
+            await images.ensure_s6_layer("trixie")
+        if _STOCK in parts:
+            await images.ensure_stock("trixie")
 
     async def build_programs() -> None:
         if suites or "tailscale" in parts:
@@ -47,8 +55,8 @@ async def prepare(parts: Collection[str]) -> None:
             group.create_task(build_programs())
     except* CommandError as errors:
         raise errors.exceptions[0] from None
-    for suite in suites:
-        await images.ensure_image(suite)
+    for name in wanted:
+        await images.ensure_image(name)
 
 
 def main() -> int:

@@ -58,7 +58,7 @@ VENDORS: Mapping[str, Vendor] = {
     "lambda": Vendor(9002, {"base_url": "{url}", "regions": ("us-west-1",)}, lambda: {"api_key": DEFAULT_LAMBDA_KEY}),
     "runpod": Vendor(
         9003,
-        {"base_url": "{url}", "data_centers": ("US-KS-2",)},
+        {"base_url": "{url}", "data_centers": ("US-KS-2",), "image": "meshd/pod"},
         lambda: {"api_key": DEFAULT_RUNPOD_KEY},
     ),
     "paperspace": Vendor(9004, {"base_url": "{url}", "regions": ("ny2",)}, lambda: {"api_key": DEFAULT_PAPERSPACE_KEY}),

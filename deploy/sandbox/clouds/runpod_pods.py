@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deploy.sandbox.hypervisor import Pod
-from deploy.sandbox.images import POD
+from deploy.sandbox.images import POD, STOCK
 
 CPUS_PER_GPU = 2
 MEMORY_GIB_PER_GPU = 8
@@ -25,9 +25,9 @@ def image_kind(image: str) -> str:
     """The end of the name of the sandbox's image that stands for an image of a registry.
 
     Args:
-        image: as the create call has it.
+        image: as the create call has it. RunPod's own have nothing of ours; any other stands for deploy/container's.
     """
-    return POD
+    return f"{STOCK}{POD}" if image.startswith("runpod/") else POD
 
 
 def pod_of(body: Mapping[str, Any], *, pod_id: str, place: str, gpus: int, api_key: str) -> Pod:

@@ -25,7 +25,7 @@ from deploy.sandbox.tailnet import TailnetError
 if TYPE_CHECKING:
     from deploy.sandbox.cluster import Cluster
 
-PARTS = ("trixie", "head", "tailscale", "control")
+PARTS = ("trixie", "trixie-pod", "head", "tailscale", "control")
 SCALE_TIMEOUT_S = 600
 AGREE_S = 20.0
 UNITS = ("meshd", "slurmctld", "munge", "tailscaled")
