@@ -20,20 +20,24 @@ from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase, Removal
 from meshd.model.observed import AgentReport, Fresh
 from meshd.plan.planner import plan
 from meshd.plan.scale import supply_gpus
-from meshd.provider_api import InstanceState, Offer
+from meshd.provider_api import InstanceState, Offer, ProviderName
 from tests.tiers import bounded
-from tests.unit.worlds import FACTS, NOW, OFFER, ago, instance, machine, node, peer, slurm, snapshot, tailnet
+from tests.unit.worlds import AWS, FACTS, NOW, OFFER, ago, instance, machine, node, peer, slurm, snapshot, tailnet
 
 SLOTS = 5
 POOL = Pool("h100", "h100", 1, SLOTS, ("aws",))
-MIXED = Pool("h100", "h100", 1, SLOTS, ("aws",), gpus_per_node_max=3)
+PODS = ProviderName("pods")
+MIXED = Pool("h100", "h100", 1, SLOTS, ("aws", PODS), gpus_per_node_max=3, pod_providers=frozenset({PODS}))
 MIXED_OFFERS = tuple(
-    replace(OFFER, region=zone[:2], zone=zone, instance_type=f"g.{gpus}", gpus=gpus, usd_per_hour=usd)
-    for zone, gpus, usd in (
-        ("r1a", 1, 2.0), ("r1b", 1, 2.5), ("r1a", 2, 3.0), ("r2a", 1, 1.5), ("r2a", 3, 6.0), ("r3a", 2, 3.0)
+    replace(
+        OFFER, provider=provider, region=zone[:2], zone=zone, instance_type=f"g.{gpus}", gpus=gpus, usd_per_hour=usd
+    )
+    for provider, zone, gpus, usd in (
+        (AWS, "r1a", 1, 2.0), (AWS, "r1b", 1, 2.5), (AWS, "r1a", 2, 3.0), (AWS, "r2a", 1, 1.5), (AWS, "r2a", 3, 6.0),
+        (AWS, "r3a", 2, 3.0), (PODS, "p1a", 1, 1.5), (PODS, "p1a", 2, 2.5), (PODS, "p2a", 3, 6.5),
     )
 )  # fmt: skip
-"""Several shapes in three places."""
+"""Several shapes in three places, and pods in two."""
 
 ROUNDS = 60
 
@@ -80,10 +84,14 @@ class Ideal:
             ours = slot in self.drained
             nodes.append(node(m, base, *(["DRAIN"] if ours else []), reason="meshd: leaves" if ours else ""))
         ended = {m.name for m in rented if m.terminate_called_at is not None}
-        listed = [instance(m, InstanceState.GONE if m.name in ended else InstanceState.RUNNING) for m in rented]
+        listed = [
+            instance(m, InstanceState.GONE if m.name in ended else InstanceState.RUNNING, provider=m.offer.provider)
+            for m in rented
+        ]
+        clouds = {"aws", *(offer.provider for offer in self.offers)}
         seen = snapshot(
-            instances={"aws": Fresh(tuple(listed), self.now)},
-            offers={"aws": Fresh(self.offers, self.now)},
+            instances={c: Fresh(tuple(i for i in listed if i.provider == c), self.now) for c in clouds},
+            offers={c: Fresh(tuple(o for o in self.offers if o.provider == c), self.now) for c in clouds},
             tailnet=Fresh(tailnet(*(peer(m) for m in rented if m.name not in ended)), self.now),
             slurm=Fresh(slurm(*nodes, jobs={s: j for s, j in self.jobs.items() if s in line}), self.now),
             node_addrs={slot: m.tailnet_ip for slot, m in line.items()},
@@ -96,7 +104,8 @@ class Ideal:
         if isinstance(step, p.RequestMachine):
             self.made += 1
             new = machine(Phase.REQUESTED, created_at=self.now, name=f"lab-{step.subject}-new{self.made:03}")
-            self.machines[new.name] = replace(new, slot=step.subject, phase_since=self.now, offer=step.offer)
+            new = replace(new, slot=step.subject, phase_since=self.now, offer=step.offer, provider=step.offer.provider)
+            self.machines[new.name] = new
             return
         m = self.machines[step.subject]
         if isinstance(step, p.Launch):
@@ -171,6 +180,9 @@ class Ideal:
             self.do(step)
             supply = supply_gpus(list(self.machines.values()))
             if isinstance(step, p.RequestMachine):
+                pool, target = self.desired.pools["h100"], self.desired.targets["h100"]
+                kinds = {"never": {False}, "only": {True}}.get(target.pods or pool.pods, {False, True})
+                assert (step.offer.provider == PODS) in kinds, "the pool does not allow it"
                 most = self.desired.targets["h100"].gpus + step.offer.gpus - 1
                 assert supply <= most, "more was rented than wanted"
                 assert not held[step.subject], "the slot is another's"
@@ -258,10 +270,12 @@ def test_no_machine_with_a_job_is_told_to_leave(start: tuple[dict[str, Machine],
 def mixed(draw: st.DrawFn) -> tuple[dict[str, Machine], dict[str, str], int, dict[str, Any]]:
     """Machines of several shapes in several places, some offers that turn out to be sold out."""
     machines, jobs, gpus = draw(states())
-    machines = {name: replace(m, offer=draw(st.sampled_from(MIXED_OFFERS))) for name, m in machines.items()}
+    offers = {name: draw(st.sampled_from(MIXED_OFFERS)) for name in machines}
+    machines = {name: replace(m, offer=offers[name], provider=offers[name].provider) for name, m in machines.items()}
     how: dict[str, Any] = {
         "sold_out": tuple(draw(st.lists(st.sampled_from(MIXED_OFFERS), max_size=4, unique=True))),
         "spread": draw(st.booleans()),
+        "pods": draw(st.sampled_from(["", "never", "allow", "only"])),
         "overshoot_max_gpus": draw(st.sampled_from([None, None, 0, 1])),
         "max_usd_per_hour": draw(st.sampled_from([None, None, 8.0])),
         "at": draw(st.sampled_from([None, ago(500), ago(100)])),
@@ -271,7 +285,7 @@ def mixed(draw: st.DrawFn) -> tuple[dict[str, Machine], dict[str, str], int, dic
 
 @settings(max_examples=bounded(150, 8000))
 @given(mixed(), st.integers(0, 20), st.integers(0, 4))
-def test_with_shapes_places_and_refusals_too(
+def test_with_shapes_places_pods_and_refusals_too(
     start: tuple[dict[str, Machine], dict[str, str], int, dict[str, Any]], cut: int, rounds_cut: int
 ) -> None:
     machines, jobs, gpus, how = start
@@ -285,7 +299,7 @@ def test_with_shapes_places_and_refusals_too(
         assert ready == len([m for m in world.machines.values() if m.phase is Phase.READY])
         assert have >= gpus or world.plan().warnings, "it says why it has too little"
         if not how["spread"] and not any(m.phase is not Phase.GONE for m in machines.values()):
-            assert len({m.offer.region for m in world.machines.values() if m.phase is Phase.READY}) <= 1
+            assert len({(m.provider, m.offer.region) for m in world.machines.values() if m.phase is Phase.READY}) <= 1
     whole_supply, cut_supply = (
         sorted(m.offer.usd_per_hour for m in world.machines.values() if m.phase is Phase.READY)
         for world in (whole, cut_off)

@@ -12,8 +12,10 @@ from meshd.daemon.machines import desired_state as wanted
 from meshd.daemon.slurm.controller import SlurmFilesController
 from meshd.model.machine import Phase
 from meshd.model.observed import SlurmView
+from meshd.plan.slurm_lines import check
 from meshd.runtime.run import run
 from meshd.slurm.client import SlurmClient
+from meshd.slurm.nodes import node_records
 from meshd.store.journal import Journal
 from tests.live import live_settings
 from tests.sources import Given, fresh
@@ -31,15 +33,22 @@ SETTINGS = Settings(
 EIGHT = tuple(replace(GPU, index=i, device=f"/dev/nvidia{i}") for i in range(8))
 
 
-def publishing(directory: Path, version: str) -> SlurmFilesController:
+def publishing(
+    directory: Path,
+    version: str,
+    *,
+    systemd: tuple[bool | None, bool | None] = (None, None),
+    pods: tuple[str, ...] = (),
+) -> SlurmFilesController:
     journal = Journal(directory / "journal.db")
     for index, gpus in ((1, EIGHT), (2, EIGHT[:1])):
         offer = replace(OFFER, gpus=len(gpus))
-        made = machine(Phase.READY, index=index, offer=offer, facts=replace(FACTS, gpus=gpus))
-        journal.put(made, "phase", "ready", NOW)
+        facts = replace(FACTS, gpus=gpus, systemd=systemd[index - 1])
+        journal.put(machine(Phase.READY, index=index, offer=offer, facts=facts), "phase", "ready", NOW)
     return SlurmFilesController(
         live=live_settings(SETTINGS), journal=journal, client=SlurmClient(run, 1.0), clock=HandClock(),
         slurm=fresh(lambda: SlurmView(version, {}, ())) if version else Given(lambda: GONE_DARK), applied=lambda: None,
+        pod_providers=pods,
     )  # fmt: skip
 
 
@@ -69,6 +78,30 @@ def test_until_slurm_has_answered_nothing_is_rented_that_it_might_not_use(tmp_pa
     made = publishing(tmp_path, "")
     assert made._make() is None
     assert (made.shapes_fixed, made._content.unused_ranges()) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("pods", "systemd", "kinds"),
+    [
+        ((), (None, None), ("vm", "vm")),
+        (("aws",), (None, None), ("pod", "pod")),
+        (("aws",), (True, False), ("vm", "pod")),
+        ((), (True, False), ("vm", "pod")),
+    ],
+)
+def test_a_node_has_the_feature_of_its_kind(
+    tmp_path: Path, pods: tuple[str, ...], systemd: tuple[bool | None, bool | None], kinds: tuple[str, str]
+) -> None:
+    rendered = publishing(tmp_path, "24.11.5", systemd=systemd, pods=pods)._make()
+    assert rendered is not None
+    features = {
+        record["nodename"]: record.get("feature", "").split(",") for record in node_records(rendered.nodes_conf)
+    }
+    for slot, kind in zip(("h100-1", "h100-2"), kinds, strict=True):
+        assert [word for word in features[slot] if word in {"pod", "vm"}] == [kind]
+    check(rendered.nodes_conf, rendered.gres_conf)
+    free = [words for names, words in features.items() if names not in {"h100-1", "h100-2"}]
+    assert free and not any({"pod", "vm"}.intersection(words) for words in free)
 
 
 @pytest.mark.parametrize(("fixed", "most"), [(False, 8), (True, 1)])
