@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from meshd.model.machine import Machine
 from meshd.provider_api import MachineKind, ProviderCapabilities
 
-WITHOUT_SYSTEMD = "no systemd, so Slurm cannot hold jobs to their memory and CPUs (no cgroups)"
+WITHOUT_SYSTEMD = "no systemd and, as a rule, no cgroups, so Slurm cannot hold jobs to their memory, CPUs and GPUs"
 WITHOUT_TUN = (
     "no TUN device, so jobs reach other nodes by TCP alone, not by UDP, often through relays; NCCL between nodes is "
     "untested"

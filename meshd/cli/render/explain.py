@@ -78,7 +78,7 @@ def _health(health: HealthView, now: datetime) -> list[RenderableType]:
         ("tailnet", health.tailnet),
         ("agent", _agent(health)),
         ("gpus", _gpus(health)),
-        ("lacks", health.limits),
+        ("limits", health.limits),
         ("system", _system(health)),
         ("ssh host key", health.ssh_host_key),
     ]

@@ -155,7 +155,8 @@ def _cgroup_change(have: InitInput, editor: Editor) -> list[FileChange]:
         return [FileChange(have.conf_dir / CGROUP_CONF, None, text, ("jobs get no more than they asked for",))]
     if tracked:
         editor.warn(
-            Warn.CGROUPS, "Slurm tracks jobs by cgroup, which pods do not have: set ProctrackType=proctrack/linuxproc"
+            Warn.CGROUPS,
+            "Slurm tracks jobs by cgroup, and no machine has cgroups: set ProctrackType=proctrack/linuxproc",
         )
         return []
     off = (capabilities(have.version) if have.version else TABLE[-1]).cgroup_plugin_off

@@ -99,7 +99,7 @@ class InitInput:
         links: the symbolic links in the directory: name to absolute target.
         present: names of other entries in the directory.
         plugstack: the text of plugstack.conf; "" when it is missing.
-        cgroups: whether Slurm can track jobs by cgroup on the machines; False where nodes are pods without systemd.
+        cgroups: whether machines have cgroups for Slurm. Pods have none: their agents see to that.
         version: of Slurm on the head, by `slurmctld -V` (scontrol fails without a slurm.conf); None means the newest.
         slurmctld_port: the port that meshd gives to the machines.
         running: `scontrol show config` of the running slurmctld, keys in lower case; empty when none answers.

@@ -125,7 +125,7 @@ def test_a_new_head() -> None:
 @pytest.mark.parametrize(
     ("release", "plugin"), [((22, 5), "cgroup/v1"), ((23, 11), "cgroup/v1"), ((24, 5), "disabled")]
 )
-def test_pods_have_no_cgroups(release: tuple[int, int], plugin: str) -> None:
+def test_machines_without_cgroups(release: tuple[int, int], plugin: str) -> None:
     plan = plan_init(replace(NOTHING, cgroups=False, version=SlurmVersion(release)))
     texts = {change.path.name: change.new for change in plan.files}
     assert texts["cgroup.conf"] == f"CgroupPlugin={plugin}\n"
