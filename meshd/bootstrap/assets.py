@@ -11,20 +11,30 @@ from pathlib import Path
 from meshd.errors import MeshdError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_PLACES = (_PACKAGE / "_assets" / "node", _PACKAGE.parent / "deploy" / "node")
+_PLACES = (_PACKAGE / "_assets", _PACKAGE.parent / "deploy")
+_POD = ("entrypoint", "has-tun", "log", "stop", "service/*/*", "meshnet/*")
 _MAIN = b"from meshd_node.main import main\n\nraise SystemExit(main())\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def node_dir() -> Path:
-    """The directory of these files, in an installed meshd or in a checkout.
+    """The directory of the node agent and stage 1, in an installed meshd or in a checkout.
 
     Raises:
         MeshdError: the installation is incomplete.
     """
+    return _place("node/stage1.sh").parent
+
+
+def container_dir() -> Path:
+    """The directory of a pod's files. Raises MeshdError as `node_dir` does."""
+    return _place("container/entrypoint").parent
+
+
+def _place(file: str) -> Path:
     for place in _PLACES:
-        if (place / "stage1.sh").is_file():
-            return place
+        if (place / file).is_file():
+            return place / file
     raise MeshdError("the node agent's files are missing from this installation: install meshd again")
 
 
@@ -35,8 +45,14 @@ def stage1_template() -> str:
 
 @lru_cache(maxsize=1)
 def agent_zipapp() -> bytes:
-    """The node agent as one file that python3 runs. The same sources give the same bytes on every head."""
+    """The node agent as one file that python3 runs, with the files of a pod in `pod/`.
+
+    The same sources give the same bytes on every head.
+    """
     sources = {f"meshd_node/{path.name}": path.read_bytes() for path in (node_dir() / "meshd_node").glob("*.py")}
+    pod = container_dir()
+    for path in (path for pattern in _POD for path in pod.glob(pattern) if path.is_file()):
+        sources[f"pod/{path.relative_to(pod)}"] = path.read_bytes()
     buffer = io.BytesIO(b"#!/usr/bin/env python3\n")
     buffer.seek(0, io.SEEK_END)
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:

@@ -33,16 +33,22 @@ SKEW_SAMPLES = 3
 
 
 class Stopped(BaseException):
-    """systemd stops the agent: the machine may be shutting down."""
+    """systemd or s6 stops the agent: the machine may be shutting down."""
 
 
 def _stop(_number: int, _frame: object) -> None:
     raise Stopped
 
 
-def reboots(systemctl: str) -> bool:
-    """Whether the machine is rebooting. Raises ToolMissing and ToolTimeout."""
-    jobs = run([systemctl, "list-jobs", "--no-legend"], REBOOT_ASK_S, check=False).stdout
+def reboots(node: Node) -> bool:
+    """Whether the machine is rebooting, or its container is stopped: it may come back, with the same files.
+
+    Raises:
+        ToolMissing, ToolTimeout: from systemctl.
+    """
+    if not node.systemd:
+        return node.paths.pod_stopping.exists()
+    jobs = run([node.systemctl, "list-jobs", "--no-legend"], REBOOT_ASK_S, check=False).stdout
     return any(f"{kind}.target" in jobs for kind in ("reboot", "soft-reboot", "kexec"))
 
 
@@ -110,7 +116,9 @@ class Agent:
                 self._say_once(str(error), urgent=isinstance(error, NotPossible))
                 self._report_problem(error)
             if self._dead_man.left_s() <= 0 and not look(self._node.paths.proc).jobs:
-                return self._end()
+                if self._node.systemd:
+                    return self._end()
+                self._go_on()
             time.sleep(min(pause_s, max(self._dead_man.left_s(), 0.05)))
 
     def _step(self) -> None:
@@ -122,7 +130,7 @@ class Agent:
             self._rejoin = False
             self._configured = False
         if not self._configured:
-            configure(node, self._link)
+            configure(node, self._link, self._trouble.report)
             self._configured = True
             self._problem = ""
             say("munge is proved both ways with the head")
@@ -147,7 +155,7 @@ class Agent:
             "metadata_open": self._metadata.open,
             "lacks": node.slurm_local.lacks,
             "hold_s": hold_s,
-            "heartbeat": heartbeat.take(node.paths, node.load),
+            "heartbeat": heartbeat.take(node.paths, node.load, node.systemd),
             "results": self._results,
         }
         try:
@@ -206,7 +214,7 @@ class Agent:
     def _say_goodbye(self) -> None:
         """Report a reboot: the head waits longer for a rebooting machine than for a lost one."""
         try:
-            if self._node.systemd and self._node.state.joined and reboots(self._node.systemctl):
+            if self._node.state.joined and reboots(self._node):
                 self._link.close()
                 self._poll(0.0, "rebooting")
         except (NodeError, OSError) as error:
@@ -215,9 +223,14 @@ class Agent:
     def _end(self) -> int:
         minutes = self._dead_man.limit_s / 60
         say(f"no contact with the head for {minutes:.0f} min and no job runs: powering off", urgent=True)
-        if self._node.systemd:
-            try:
-                run([self._node.systemctl, "poweroff"], 60.0)
-            except (NodeError, OSError) as error:
-                say(f"cannot power off: {error}", urgent=True)
+        try:
+            run([self._node.systemctl, "poweroff"], 60.0)
+        except (NodeError, OSError) as error:
+            say(f"cannot power off: {error}", urgent=True)
         return EXIT_DEAD_MAN
+
+    def _go_on(self) -> None:
+        """A container that ends is started again by its cloud, and costs as much: only the head can end it."""
+        minutes = self._dead_man.limit_s / 60
+        say(f"no contact with the head for {minutes:.0f} min: this container waits for the head to end it", urgent=True)
+        self._dead_man.contact()

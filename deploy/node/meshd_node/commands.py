@@ -26,6 +26,8 @@ LOG_BYTES_MAX = 32 * 1024
 LOG_READ_B = 256 * 1024
 """The most bytes read from the end of each log file."""
 DETAIL_CHARS_MAX = 1000
+POD_LOGS = ("meshd-node", "slurmd", "munged", "tailscaled", "meshnetd", "start")
+"""The services of a pod, whose loggers keep their last lines."""
 
 Args = dict[str, Any]
 Data = dict[str, Any]
@@ -172,15 +174,33 @@ def _collect_logs(node: Node, args: Args) -> Data:
             found[unit] = _fitting(run(argv, 30.0, check=False).stdout)
         except ToolMissing:
             break
+    for name in POD_LOGS if not node.systemd else ():
+        if wanted not in name:
+            continue
+        # the logger has just begun a new file when `current` is short
+        text = "".join(_log_text(path) for path in _pod_files(node.paths.pod_logs / name))
+        if text:
+            found[name] = _fitting("\n".join(text.splitlines()[-lines:]))
     for path in (node.paths.munge_log / "munged.log", node.paths.slurm_log / "slurmd.log"):
         if wanted not in path.name:
             continue
-        try:
-            text = _end_of(path)
-        except OSError:
-            continue
-        found[path.name] = _fitting("\n".join(text.splitlines()[-lines:]))
+        text = _log_text(path)
+        if text:
+            found[path.name] = _fitting("\n".join(text.splitlines()[-lines:]))
     return {"logs": found}
+
+
+def _pod_files(directory: Path) -> list[Path]:
+    """The files of s6-log, oldest first: archived ones are named @TIME.s."""
+    return [*sorted(directory.glob("@*")), directory / "current"]
+
+
+def _log_text(path: Path) -> str:
+    """The end of a log file; "" when there is none."""
+    try:
+        return _end_of(path)
+    except OSError:
+        return ""
 
 
 def _end_of(path: Path) -> str:

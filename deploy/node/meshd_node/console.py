@@ -25,6 +25,6 @@ def say(text: str, urgent: bool = False) -> None:
     line = "meshd: " + " ".join(text.split()) + "\n"
     sys.stderr.write(line)
     sys.stderr.flush()
-    if urgent:
+    if urgent and _console.exists():  # a container has none
         with suppress(OSError), _console.open("w") as file:
             file.write(line)

@@ -13,6 +13,7 @@ from typing import Any
 from . import VERSION, parse
 from .bounded import Hangs
 from .errors import NodeError, ToolMissing
+from .limits import limited
 from .paths import Paths
 from .tools import find, run
 
@@ -22,7 +23,7 @@ NVIDIA_TIMEOUT_S = 60.0
 LOOKS_S = NVIDIA_TIMEOUT_S + 15.0
 
 
-def gather(paths: Paths, clock_skew_s: Callable[[], float]) -> dict[str, Any]:
+def gather(paths: Paths, clock_skew_s: Callable[[], float], *, systemd: bool, tun: bool) -> dict[str, Any]:
     """All facts for the join, in the form of the head's API.
 
     Missing programs are facts too: without slurmd its version is "" and the shape is all zero; without nvidia-smi
@@ -31,6 +32,8 @@ def gather(paths: Paths, clock_skew_s: Callable[[], float]) -> dict[str, Any]:
     Args:
         paths: the machine's paths.
         clock_skew_s: asks the head for the time, while other threads read the hardware.
+        systemd: whether systemd runs here. Without it this is a container, whose limits count, not its host's hardware.
+        tun: whether tailscaled has a TUN device.
 
     Raises:
         HeadUnreachable: the head sent no time.
@@ -39,7 +42,7 @@ def gather(paths: Paths, clock_skew_s: Callable[[], float]) -> dict[str, Any]:
     """
     later = _Later()
     for name, work in (
-        ("shape", _shape),
+        ("shape", lambda: _shape() if systemd else limited(_shape(), paths)),
         ("gpus", lambda: gpus(paths)),
         ("slurmd_version", lambda: _version("slurmd", "-V")),
         ("tailscale_version", lambda: _version("tailscale", "version")),
@@ -54,7 +57,9 @@ def gather(paths: Paths, clock_skew_s: Callable[[], float]) -> dict[str, Any]:
         "os": parse.os_name(_text(paths.os_release))[:200],
         "arch": platform.machine(),
         "clock_skew_s": round(skew_s, 3),
-        "machine_id": machine_id(paths),
+        "machine_id": machine_id(paths) if systemd else "",
+        "systemd": systemd,
+        "tun": tun,
         "ssh_host_key": " ".join(_text(paths.ssh_host_key).split()[:2])[:1000],
     }
 
@@ -125,9 +130,9 @@ def device_files(dev: Path) -> list[int]:
 
 
 def machine_id(paths: Paths) -> str:
-    """A digest of /etc/machine-id; "" where systemd made none. systemd wants the id itself to stay on the machine."""
+    """A digest of /etc/machine-id; "" where there is none yet. systemd wants the id itself to stay on the machine."""
     text = _text(paths.machine_id).strip()
-    known = paths.systemd_marker.is_dir() and text and text != "uninitialized"
+    known = text and text != "uninitialized"
     return hashlib.sha256(f"meshd:{text}".encode()).hexdigest()[:16] if known else ""
 
 

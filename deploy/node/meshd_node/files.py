@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -17,6 +18,30 @@ LOCK_S = 200.0
 """Longer than the longest login, and than a join with GPUs that do not answer."""
 
 LOCK_STEP_S = 0.02
+
+
+def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Replace `path` with `data`: atomically, or in place where it is a mount point, as /etc/hosts is in a container.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        write_atomic(path, data, mode)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        _overwrite(path, data)
+
+
+def _overwrite(path: Path, data: bytes) -> None:
+    """Write in place: all at once, and only then cut the rest off, so that a reader never finds an empty file."""
+    with path.open("r+b", buffering=0) as file:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) :]
+        file.truncate(len(data))
+        os.fsync(file.fileno())
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
@@ -59,7 +84,7 @@ def write_if_changed(path: Path, data: bytes) -> bool:
     with suppress(FileNotFoundError):
         if path.read_bytes() == data:
             return False
-    write_atomic(path, data, 0o644)
+    write_file(path, data)
     return True
 
 

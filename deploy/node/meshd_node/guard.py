@@ -7,6 +7,7 @@ import threading
 from . import metadata
 from .console import say
 from .errors import NodeError
+from .kind import may_change_network
 from .node import Node
 
 INTERVAL_S = 60.0
@@ -29,6 +30,7 @@ class MetadataGuard:
         self._first = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metadata guard", daemon=True)
         self._idle = not node.guards_metadata
+        self._look = self._close if may_change_network(node.paths.proc) else metadata.answers
 
     def start(self) -> None:
         """Start the thread."""
@@ -43,14 +45,20 @@ class MetadataGuard:
             self.open = f"its rules are not in place after {FIRST_WAIT_S:g} s"
 
     def look(self) -> None:
-        """Check the rules once, and make them when they are missing."""
+        """Check the rules once, and make them when they are missing.
+
+        A container without CAP_NET_ADMIN can make none: there it is checked whether any metadata service answers.
+        """
         try:
-            why = "" if self._first.is_set() and metadata.in_place() else metadata.close()
+            why = self._look()
         except (NodeError, OSError) as error:
             why = str(error) or type(error).__name__
         if why != self.open or not self._first.is_set():
             say(f"the metadata service is {f'open to users: {why}' if why else 'closed to users'}")
         self.open = why[:TEXT_MAX]
+
+    def _close(self) -> str:
+        return "" if self._first.is_set() and metadata.in_place() else metadata.close()
 
     def _run(self) -> None:
         again = threading.Event()

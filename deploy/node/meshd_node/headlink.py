@@ -18,9 +18,16 @@ _AGAIN = (429, 500, 502, 503, 504)
 
 
 class HeadLink:
-    """Calls to the head. All calls are idempotent: that is part of the protocol."""
+    """Calls to the head. All calls are idempotent: that is part of the protocol.
 
-    def __init__(self, heads: Sequence[str], port: int) -> None:
+    Args:
+        heads: its addresses, tried in this order.
+        port: of its node API.
+        proxy: an HTTP proxy (host, port) that reaches the tailnet; None where the kernel does.
+    """
+
+    def __init__(self, heads: Sequence[str], port: int, proxy: tuple[str, int] | None = None) -> None:
+        self._proxy = proxy
         self._heads = list(heads)
         self._port = port
         self._connection: http.client.HTTPConnection | None = None
@@ -98,7 +105,7 @@ class HeadLink:
     def _open(self) -> http.client.HTTPConnection:
         failure: OSError = OSError("no address of the head is known")
         for head in self._heads:
-            connection = http.client.HTTPConnection(head, self._port, timeout=CONNECT_TIMEOUT_S)
+            connection = self._connection_to(head)
             try:
                 connection.connect()
             except OSError as error:
@@ -107,6 +114,13 @@ class HeadLink:
             self._connection = connection
             return connection
         raise HeadUnreachable(f"the head does not answer: {failure}")
+
+    def _connection_to(self, head: str) -> http.client.HTTPConnection:
+        if self._proxy is None:
+            return http.client.HTTPConnection(head, self._port, timeout=CONNECT_TIMEOUT_S)
+        connection = http.client.HTTPConnection(*self._proxy, timeout=CONNECT_TIMEOUT_S)
+        connection.set_tunnel(f"[{head}]" if ":" in head else head, self._port)
+        return connection
 
     def _exchange(
         self, method: str, path: str, data: bytes | None, headers: dict[str, str], timeout_s: float

@@ -20,6 +20,7 @@ class HostName:
 
     Args:
         paths: the machine's paths.
+        tun: whether there is a TUN device. Without one libmeshnet shows programs the name in a file of its own.
         get: reads the kernel's host name. Replaced, with `set_`, where the root of `paths` is a directory.
         set_: sets the kernel's host name.
     """
@@ -27,10 +28,12 @@ class HostName:
     def __init__(
         self,
         paths: Paths,
+        tun: bool = True,
         get: Callable[[], str] = socket.gethostname,
         set_: Callable[[str], None] = socket.sethostname,
     ) -> None:
         self._file = paths.hostname
+        self._shown = None if tun else paths.meshnet_hostname
         self._get, self._set = get, set_
         if paths.root != Path("/"):
             self._get, self._set = self._read, lambda _: None  # the kernel's name is that of the machine of /
@@ -40,11 +43,14 @@ class HostName:
         """Set this host name, now and for the next boot. Returns whether it worked.
 
         Call it again and again: some clouds' agents restore their own name when they renew the address. In a container
-        it may fail: the agent logs that once, and the machine keeps its own name.
+        it may fail: without a TUN device libmeshnet shows the name; with one the agent logs that once, and the machine
+        keeps its own name.
         """
         try:
+            if self._shown is not None:
+                write_if_changed(self._shown, f"{name}\n".encode())
             if self._get() != name:
-                self._set(name)
+                self._set_or_show(name)
             write_if_changed(self._file, f"{name}\n".encode())
         except OSError as error:
             text = f"the machine cannot be named {name}: {error.strerror or error}"
@@ -53,6 +59,13 @@ class HostName:
             self._last_said = text
             return False
         return True
+
+    def _set_or_show(self, name: str) -> None:
+        try:
+            self._set(name)
+        except PermissionError:
+            if self._shown is None:
+                raise
 
     def _read(self) -> str:
         try:

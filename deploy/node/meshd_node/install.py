@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 from . import units
 from .files import write_atomic
 from .node import Node
-from .services import start_unit
+from .pod import lay_out
+from .services import start_unit, supervised
 
 
-def install(node: Node, options: list[str]) -> None:
-    """Write the units, enable them at boot, and start the agent.
-
-    Args:
-        node: this machine.
-        options: the global options to pass on to `run` where there is no systemd.
+def install(node: Node) -> None:
+    """Write the units, enable them at boot, and start the agent. In a container, lay out the files of a pod.
 
     Raises:
         OSError, ToolFailed: the installation failed.
     """
-    paths = node.paths
     if not node.systemd:
-        paths.run_dir.mkdir(parents=True, exist_ok=True)
-        paths.agent_log.parent.mkdir(parents=True, exist_ok=True)
-        with paths.agent_log.open("ab") as log:
-            # not our own output: that may be a pipe whose reader waits for its end
-            subprocess.Popen(
-                [sys.executable, str(paths.agent), *options, "run"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        lay_out(node.paths)
+        if supervised_agent(node):
+            node.agent.start_soon()
         return
+    paths = node.paths
     if not paths.slurmd_env.exists():
         write_atomic(paths.slurmd_env, b"SLURMD_ARGS=\n", 0o600)
     node.install_units(True)
@@ -45,3 +31,8 @@ def install(node: Node, options: list[str]) -> None:
         if not link.is_symlink():
             link.symlink_to(f"/etc/systemd/system/{unit}")
     start_unit(node.systemctl, "--no-block", "restart", units.NODE_UNIT)
+
+
+def supervised_agent(node: Node) -> bool:
+    """Whether something runs the agent's service already; on a foreign image stage 1 becomes the entry point later."""
+    return node.systemd or supervised(node.paths.pod_services / "meshd-node")

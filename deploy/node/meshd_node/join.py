@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import facts, munge
+from . import facts, meshnet, munge
 from .console import say
 from .errors import HeadUnreachable, MungeFault, NotPossible
 from .gpu import open_devices
@@ -41,7 +41,7 @@ def join(
     if facts.missing_programs():
         _install(node, link, token, report)
     body = {
-        "facts": facts.gather(node.paths, link.clock_skew_s),
+        "facts": facts.gather(node.paths, link.clock_skew_s, systemd=node.systemd, tun=node.tun),
         "munge_key": munge.digest_of(node.paths.munge_key),
     }
     answer = link.call("POST", "/v1/join", token, body, JOIN_TIMEOUT_S)
@@ -62,14 +62,23 @@ def join(
     node.munged.start_soon()
 
 
-def configure(node: Node, link: HeadLink) -> None:
+def configure(
+    node: Node, link: HeadLink, report: Callable[[str, str], None] = lambda _stage, _text: None
+) -> None:
     """Start munged and prove it with the head, open the GPUs, prepare slurmd. Idempotent.
 
+    Args:
+        node: this machine.
+        link: to the head.
+        report: called with (stage, text) for each failure that may pass.
+
     Raises:
+        NotPossible, ToolFailed: libmeshnet is needed here, and does not work.
         MungeFault: key or clock differ from the head's, or munged does not run.
         HeadUnreachable, HeadRefused: the head did not take part in the proof.
     """
     open_devices(node.paths.dev)
+    meshnet.prepare(node, lambda text: report("packages", text))  # before munged and slurmd, which need it
     node.prepare_slurmd()
     if not munge.answers(node.paths):
         munge.put_dirs(node.paths, node.munge)
@@ -112,7 +121,6 @@ def _take(node: Node, answer: dict[str, Any]) -> None:
     state.roster_version = int(answer.get("roster_version") or 0)
     state.left = False
     state.slurmd_wanted = state.slurmd_wanted or answer.get("slurmd_wanted") is True
-    node.accounts_known()
 
 
 def _align(node: Node) -> None:

@@ -20,7 +20,6 @@ from typing import Any
 
 from .node import Node
 from .tailscale import Tailscale, TailscaleFault
-from .tools import run
 
 RECOVER_S = 20.0
 DELETED = "the control server no longer knows its device"
@@ -139,11 +138,7 @@ def recover(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> st
         return renew(node, tailscale, within_s)
     if not refused:
         return "the control server does not answer"
-    if node.systemd:
-        run([node.systemctl, "restart", "tailscaled"], 60.0)
-    else:
-        tailscale.down()
-        tailscale.up("--accept-risk=lose-ssh", "--timeout=20s", timeout_s=30.0)
+    node.tailscaled.restart()
     if until_online(tailscale, "", within_s) is not None:
         return "the old login is back after a restart of tailscaled"
     return "and the old login is not back: the machine is not connected to the control server"

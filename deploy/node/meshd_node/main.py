@@ -15,8 +15,9 @@ from .errors import NodeError
 from .facts import missing_programs
 from .files import locked, read_json
 from .headlink import HeadLink
-from .install import install
+from .install import install, supervised_agent
 from .join import join
+from .meshnet import PROXY
 from .node import Node
 from .paths import Paths
 
@@ -30,17 +31,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=Path("/"), help="directory that stands for /")
     parser.add_argument("--proc", type=Path, default=Path("/proc"), help="directory that stands for /proc")
     parser.add_argument("--systemctl", default="systemctl", help="program that stands for systemctl")
+    parser.add_argument("--tun", choices=("yes", "no"), help="instead of looking for a TUN device")
     parser.add_argument("--refused-pause-s", type=float, default=30.0, help="pause after a refusal")
     parser.add_argument("verb", choices=("run", "install", "facts", "reauth", "metadata"))
     parser.add_argument("--attempt", default="", help="for reauth: the name under which it keeps its result")
     options = parser.parse_args(argv)
     paths = Paths(options.root, options.proc)
+    tun = options.tun == "yes" if options.tun else None
     use_console(paths.console)
     try:
         if options.verb == "facts":
             from . import facts
 
-            sys.stdout.write(json.dumps(facts.gather(paths, lambda: 0.0), indent=2) + "\n")
+            node = Node(paths, options.systemctl, tun)
+            found = facts.gather(paths, lambda: 0.0, systemd=node.systemd, tun=node.tun)
+            sys.stdout.write(json.dumps(found, indent=2) + "\n")
             return 0
         if options.verb == "metadata":
             from . import metadata
@@ -52,48 +57,48 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.verb == "reauth":
             from . import reauth
 
-            reauth.carry_out(Node(paths, options.systemctl), options.attempt)
+            reauth.carry_out(Node(paths, options.systemctl, tun), options.attempt)
             return 0
         if options.verb == "install":
-            return _install(paths, options.systemctl, ["--root", str(options.root), "--proc", str(options.proc)])
-        return _run(paths, options.systemctl, options.refused_pause_s)
+            return _install(Node(paths, options.systemctl, tun))
+        return _run(_first_node(paths, options.systemctl, tun), options.refused_pause_s)
     except (NodeError, OSError) as error:
         say(f"{options.verb} failed: {error}", urgent=True)
         return EXIT_FAILED
 
 
-def _run(paths: Paths, systemctl: str, refused_pause_s: float) -> int:
+def _run(node: Node, refused_pause_s: float) -> int:
     from .agent import Agent  # here, since `install` must be fast and does not need it
 
-    node = _first_node(paths, systemctl)
     config = read_json(node.paths.join_file)
     if not config.get("heads"):
         say(f"{node.paths.join_file} names no head: nothing can be joined", urgent=True)
         return EXIT_FAILED
     dead_man_s = float(config.get("dead_man_s") or 0.0)
-    return Agent(node, _link(config), str(config.get("token", "")), dead_man_s, refused_pause_s).run()
+    return Agent(node, _link(config, node), str(config.get("token", "")), dead_man_s, refused_pause_s).run()
 
 
-def _first_node(paths: Paths, systemctl: str) -> Node:
+def _first_node(paths: Paths, systemctl: str, tun: bool | None) -> Node:
     """The machine with its state, after `install` has ended; does not wait for one that hangs."""
     try:
         with locked(paths.state_file.parent):
-            return Node(paths, systemctl)
+            return Node(paths, systemctl, tun)
     except TimeoutError as error:
         say(str(error), urgent=True)
-        return Node(paths, systemctl)
+        return Node(paths, systemctl, tun)
 
 
-def _link(config: dict[str, Any]) -> HeadLink:
-    return HeadLink([str(head) for head in config["heads"]], int(config.get("port", 7677)))
+def _link(config: dict[str, Any], node: Node) -> HeadLink:
+    heads = [str(head) for head in config["heads"]]
+    return HeadLink(heads, int(config.get("port", 7677)), None if node.tun else PROXY)
 
 
-def _install(paths: Paths, systemctl: str, options: list[str]) -> int:
+def _install(node: Node) -> int:
     """Start the service, and join while it starts. The service waits for the lock, then continues after the join."""
-    with locked(paths.state_file.parent):
-        node = Node(paths, systemctl)
-        install(node, options)
-        _join_first(node)
+    with locked(node.paths.state_file.parent):
+        install(node)
+        if supervised_agent(node):
+            _join_first(node)
     return 0
 
 
@@ -103,6 +108,6 @@ def _join_first(node: Node) -> None:
     if node.state.joined or not config.get("heads") or missing_programs():
         return
     try:
-        join(node, _link(config), str(config.get("token", "")))
+        join(node, _link(config, node), str(config.get("token", "")))
     except (NodeError, OSError) as error:
         say(f"not joined yet: {error}")

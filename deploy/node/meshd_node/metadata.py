@@ -7,8 +7,11 @@ counts as the user who made it. Packets from containers are forwarded and have n
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from typing import Any
 
 from . import tools
 from .errors import NodeError
@@ -19,6 +22,8 @@ TABLE = "meshd_metadata"
 CHAIN = "meshd-metadata"
 RULE_PREFERENCE = 91
 TIMEOUT_S = 20.0
+PORT = 80
+PROBE_S = 2.0
 DNS = 53
 LAST_UID = 4294967294
 PORTS = (f"1-{DNS - 1}", f"{DNS + 1}-65534")
@@ -65,6 +70,18 @@ def close(run: Run | None = None) -> str:
         except NodeError as error:
             faults.append(f"{name}: {error}")
     return "; ".join(faults)
+
+
+def answers(connect: Callable[[tuple[str, int], float], AbstractContextManager[Any]] = socket.create_connection) -> str:
+    """Whether a metadata service answers at all, and where; "" when there is none, as in most containers.
+
+    Args:
+        connect: opens a TCP connection to an address, within seconds; raises OSError when it cannot.
+    """
+    for address in (IPV4, *IPV6):
+        with suppress(OSError), connect((address, PORT), PROBE_S):
+            return f"{address} answers, and this container may make no rules (no CAP_NET_ADMIN)"
+    return ""
 
 
 def in_place(run: Run | None = None) -> bool:

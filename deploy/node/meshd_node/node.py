@@ -9,12 +9,13 @@ from pathlib import Path
 
 from . import state as states
 from . import units
-from .files import write_atomic, write_if_changed
+from .files import write_atomic, write_file, write_if_changed
 from .gpu import LoadWatch
 from .hostname import HostName
 from .hosts import read_block, with_block
+from .kind import has_systemd, has_tun
 from .paths import Paths
-from .services import ChildService, Service, SystemdService
+from .services import S6Service, Service, SystemdService
 from .slurm_files import SlurmLocal
 from .state import State
 from .tools import find, run
@@ -29,30 +30,39 @@ class Node:
     Args:
         paths: the machine's paths.
         systemctl: the program; used only where systemd runs.
+        tun: whether tailscaled has a TUN device; None: find out.
+
+    Attributes:
+        systemd: whether systemd runs the services; otherwise s6 does.
+        tun: whether tailscaled has a TUN device; otherwise it runs in user space.
     """
 
-    def __init__(self, paths: Paths, systemctl: str = "systemctl") -> None:
+    def __init__(self, paths: Paths, systemctl: str = "systemctl", tun: bool | None = None) -> None:
         self.paths = paths
         self.systemctl = systemctl
         self.state: State = states.load(paths.state_file, paths.node_token)
         self.load = LoadWatch()
         self.slurm_local = SlurmLocal(paths)
-        self.host_name = HostName(paths)
+        self.systemd = has_systemd(paths)
+        self.tun = has_tun(paths) if tun is None else tun
+        self.host_name = HostName(paths, self.tun)
         self.munge_changed = False
         """munged has another key than at the last proof with the head."""
         self.clock_skew_s: Callable[[], float] = lambda: 0.0
         """This clock minus the head's, measured now."""
         self.guards_metadata = str(paths.root) == "/"
         """False with a directory as root: firewall rules would be the host's."""
-        self.systemd = paths.systemd_marker.is_dir()
-        self.munged: Service
-        self.slurmd: Service
+        self.agent = self._service("meshd-node", units.NODE_UNIT)
+        self.tailscaled = self._service("tailscaled", units.TAILSCALED_UNIT)
+        self.meshnetd = self._service("meshnetd", units.MESHNETD_UNIT)
+        self.munged = self._service("munged", units.MUNGE_UNIT)
+        self.slurmd = self._service("slurmd", units.SLURMD_UNIT)
+
+    def _service(self, name: str, unit: str) -> Service:
+        """The service: its name in a pod, and its unit of systemd."""
         if self.systemd:
-            self.munged = SystemdService(units.MUNGE_UNIT, systemctl)
-            self.slurmd = SystemdService(units.SLURMD_UNIT, systemctl)
-        else:
-            self.munged = ChildService(self._munged_argv, paths.run_dir / "munged.pid", paths.proc, self._munge_ids())
-            self.slurmd = ChildService(self._slurmd_argv, paths.run_dir / "slurmd.pid", paths.proc)
+            return SystemdService(unit, self.systemctl)
+        return S6Service(self.paths.pod_services / name)
 
     def save(self) -> None:
         """Save the state."""
@@ -68,16 +78,14 @@ class Node:
         """The user munge with the head's uid and gid."""
         return Account("munge", self.state.munge_uid, self.state.munge_gid)
 
-    def accounts_known(self) -> None:
-        """Use the head's uid and gid for daemons that start as children from now on."""
-        if isinstance(self.munged, ChildService):
-            self.munged = ChildService(
-                self._munged_argv, self.paths.run_dir / "munged.pid", self.paths.proc, self._munge_ids()
-            )
-
     def slurmd_command(self) -> list[str]:
-        """slurmd's arguments for this slot."""
-        return ["--conf-server", self.state.conf_server, "-N", self.state.slot, *self.state.slurmd_args]
+        """slurmd's arguments for this slot.
+
+        In a container slurmd says that the machine was just booted (-b): it would take the host's boot time, and
+        slurmctld waits for a boot after its request.
+        """
+        own = [] if self.systemd or "-b" in self.state.slurmd_args else ["-b"]
+        return ["--conf-server", self.state.conf_server, "-N", self.state.slot, *own, *self.state.slurmd_args]
 
     def prepare_slurmd(self) -> None:
         """Write slurmd's arguments, this machine's own settings and the unit, so that one call can start it later.
@@ -125,7 +133,7 @@ class Node:
         path, old = self._hosts()
         new = with_block(old, {**self._own_name(), **roster})
         if new != old:
-            write_atomic(path, new.encode("utf-8", "surrogateescape"), 0o644)
+            write_file(path, new.encode("utf-8", "surrogateescape"))
         self.host_name.keep(self.state.slot)
         return new != old
 
@@ -145,20 +153,3 @@ class Node:
             return path, path.read_text("utf-8", "surrogateescape")
         except FileNotFoundError:
             return path, ""
-
-    def _munge_ids(self) -> tuple[int, int] | None:
-        return (self.state.munge_uid, self.state.munge_gid) if self.state.munge_uid >= 0 else None
-
-    def _munged_argv(self) -> list[str]:
-        paths = self.paths
-        return [
-            "munged", "-F",
-            "--key-file", str(paths.munge_key),
-            "--socket", str(paths.munge_socket),
-            "--pid-file", str(paths.munge_run / "munged.pid"),
-            "--log-file", str(paths.munge_log / "munged.log"),
-            "--seed-file", str(paths.munge_lib / "munged.seed"),
-        ]  # fmt: skip
-
-    def _slurmd_argv(self) -> list[str]:
-        return ["slurmd", "-D", *self.slurmd_command()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,6 +61,16 @@ def uptime_s(proc: Path) -> float:
         return float((proc / "uptime").read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return 0.0
+
+
+def container_boot(proc: Path, boot_id: str) -> tuple[str, float]:
+    """(boot id, seconds since the start) of a container: its first process counts, not its host's kernel."""
+    try:
+        stat = (proc / "1/stat").read_text()
+        ticks = int(stat.rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return boot_id, uptime_s(proc)
+    return f"{boot_id}-{ticks}", max(0.0, uptime_s(proc) - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def load1(proc: Path) -> float:

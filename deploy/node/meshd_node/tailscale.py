@@ -92,10 +92,6 @@ class Tailscale:
         result = run(argv, timeout_s, check=False)
         return " ".join((result.stderr or result.stdout).split())[-400:] if result.returncode else ""
 
-    def down(self) -> None:
-        """Run `tailscale down`, even if the tailnet carries the session. Raises ToolMissing, ToolTimeout and ToolFailed."""
-        run(["tailscale", f"--socket={self._path}", "down", "--accept-risk=lose-ssh"], 30.0)
-
     def _get(self, page: str) -> dict[str, Any]:
         return self._ask("GET", page, ASK_S)
 

@@ -8,8 +8,10 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import stat
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +33,7 @@ from meshd.model.hardware import NodeFacts
 from meshd.model.observed import TailnetPeer
 from meshd.plan.admission import check_facts
 
+POD = Path(__file__).resolve().parents[3] / "deploy/container"
 MACHINE = "mesh-h100-1-k7q2mz"
 KEY = bytes(range(256)) * 4
 OTHER_KEY = bytes(reversed(range(256))) * 4
@@ -218,6 +221,7 @@ class Machine:
     process: asyncio.subprocess.Process | None = None
     output: Path = field(init=False)
     extra: tuple[str, ...] = ()
+    scanner: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
         for name in ("bin", "etc/meshd-node", "dev", "run", "etc/ssh", "var/log"):
@@ -234,6 +238,7 @@ class Machine:
         (self.root / "dev/nvidia0").write_text("")
         (self.root / "dev/nvidia0").chmod(0o600)
         (self.root / "dev/nvidiactl").write_text("")
+        self._lay_out_services()
         bin_ = self.root / "bin"
         program(bin_, "munged", _MUNGED, sys.executable)
         program(bin_, "munge", _MUNGE, sys.executable)
@@ -251,13 +256,42 @@ class Machine:
         text = json.dumps({"heads": ["127.0.0.1"], "port": self.port, "token": token, "dead_man_s": dead_man_s})
         (self.root / "etc/meshd-node/join.json").write_text(text)
 
+    def _lay_out_services(self) -> None:
+        """The service directories of slurmd and munged: the scripts of a pod, below this root."""
+        (self.root / "run/slurm").mkdir(parents=True)
+        for name in ("munged", "slurmd"):
+            shutil.copytree(POD / "service" / name, self.services / name)
+            (self.services / name / "down").touch()
+            run = self.services / name / "run"
+            text = run.read_text().replace("/var/lib/meshd-node", f"{self.root}/var/lib/meshd-node")
+            files = f"--key-file {self.root}/etc/munge/munge.key --socket {self.root}/run/munge/munge.socket.2"
+            text = text.replace("s6-setuidgid munge munged --foreground", f"munged --foreground {files}")
+            text = text.replace("/run/slurm", f"{self.root}/run/slurm")
+            run.write_text(text)
+
+    @property
+    def services(self) -> Path:
+        """s6's scan directory."""
+        return self.root / "run/meshd-pod/service"
+
+    def supervise(self) -> None:
+        """Have s6 run the services, as in a pod."""
+        if self.scanner is None:
+            argv = ["s6-svscan", str(self.services)]
+            self.scanner = subprocess.Popen(argv, env=self._environment(), stdin=subprocess.DEVNULL)
+
+    def _environment(self) -> dict[str, str]:
+        return {"PATH": f"{self.root / 'bin'}:/usr/bin:/bin", "STANDIN_ROOT": str(self.root), "HOME": "/"}
+
     async def start(self) -> None:
         """Start the agent."""
+        self.supervise()
+        await until(lambda: all((self.services / name / "supervise/control").exists() for name in ("munged", "slurmd")))
         with self.output.open("ab") as out:
             self.process = await asyncio.create_subprocess_exec(
                 self.python, str(self.root / "agent.pyz"), "--root", str(self.root), "--refused-pause-s", "0.3",
-                *self.extra, "run", stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out,
-                env={"PATH": f"{self.root / 'bin'}:/usr/bin:/bin", "STANDIN_ROOT": str(self.root), "HOME": "/"},
+                "--tun", "yes", *self.extra, "run", stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out,
+                env=self._environment(),
             )  # fmt: skip
 
     async def stop(self) -> None:
@@ -267,24 +301,39 @@ class Machine:
             await self.process.wait()
 
     def children(self) -> dict[str, int]:
-        """Pids of slurmd and munged by their pid files."""
+        """Pids of slurmd and munged, as far as they run."""
         found = {}
         for name in ("slurmd", "munged"):
-            path = self.root / f"run/meshd-node/{name}.pid"
-            if path.exists():
-                found[name] = int(path.read_text())
+            argv = ["s6-svstat", "-o", "pid", str(self.services / name)]
+            said = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
+            if said.isdigit():
+                found[name] = int(said)
         return found
 
     def power_cut(self) -> None:
         """All daemons die and /run is empty, as after a reboot."""
+        self._end_supervision()
         ours = str(self.root / "bin").encode()
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             # By what runs, not by pid files: one that was started a moment ago has none yet.
             with suppress(OSError):
                 if any(word.startswith(ours) for word in path.read_bytes().split(b"\0")):
                     os.kill(int(path.parent.name), signal.SIGKILL)
-        for name in self.children():
-            (self.root / f"run/meshd-node/{name}.pid").unlink()
+        (self.root / "run/munge/munge.socket.2").unlink(missing_ok=True)
+
+    def _end_supervision(self) -> None:
+        if self.scanner is None:
+            return
+        stats = Path("/proc").glob("[0-9]*/stat")
+        pids = [int(path.parent.name) for path in stats if _parent(path) == self.scanner.pid]
+        self.scanner.kill()
+        self.scanner.wait()
+        self.scanner = None
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for name in ("munged", "slurmd"):
+            shutil.rmtree(self.services / name / "supervise", ignore_errors=True)
 
     def slurmd_calls(self) -> list[str]:
         """How slurmd was started, each time."""
@@ -298,6 +347,13 @@ class Machine:
     def mode(self, path: str) -> int:
         """Permission bits of a file of the machine."""
         return stat.S_IMODE((self.root / path).stat().st_mode)
+
+
+def _parent(stat: Path) -> int:
+    """The parent's pid in a /proc/PID/stat; 0 when the process is gone."""
+    with suppress(OSError):
+        return int(stat.read_text().rpartition(")")[2].split()[1])
+    return 0
 
 
 async def until(condition: Callable[[], object], timeout_s: float = WITHIN_S) -> None:

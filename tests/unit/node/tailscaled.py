@@ -111,7 +111,8 @@ class Tailscaled:
                 self._logins += 1
             if "--auth-key=file:/dev/null" in call and "empty" in self.cures:
                 self.health = []
-            if ("restart tailscaled" in call or call.startswith("tailscale down")) and "restart" in self.cures:
+            restarted = "restart tailscaled" in call or (call.startswith("s6-svc") and " -u " in call)
+            if restarted and "restart" in self.cures:
                 self.health = []
             if call.startswith("tailscale up") and "auth-key" not in call and "up" in self.cures:
                 self.backend = "Running"

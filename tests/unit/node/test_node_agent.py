@@ -23,6 +23,14 @@ def ready(house: House) -> bool:
     return any(report.phase == "ready" and report.munge_ok for report in house.handlers.reports)
 
 
+def with_systemd(house: House) -> None:
+    """A machine with systemd, whose systemctl does nothing, and with no processes but those that a test makes."""
+    (house.machine.root / "run/systemd/system").mkdir(parents=True)
+    (house.machine.root / "proc").mkdir(exist_ok=True)
+    (house.machine.root / "dev/console").touch()
+    house.machine.extra = ("--proc", str(house.machine.root / "proc"), "--systemctl", "true")
+
+
 def proved(house: House, key: bytes) -> bool:
     """The agent's last word is that munge works both ways, and with this key."""
     last = house.handlers.reports[-1]
@@ -52,7 +60,7 @@ async def test_from_nothing_to_slurmd(house: House) -> None:
     assert result.ok, result.detail
     await until(lambda: house.handlers.reports[-1].heartbeat.slurmd_alive)
     assert [call.split(" ", 1)[1] for call in house.machine.slurmd_calls()] == [
-        "-D --conf-server 100.64.0.1:6817 -N h100-1"
+        "-D --conf-server 100.64.0.1:6817 -N h100-1 -b"
     ]
     assert house.handlers.reports[-1].phase == "serving"
     assert house.handlers.reports[-1].heartbeat.munged_alive
@@ -244,8 +252,7 @@ async def test_the_way_back_needs_no_key_to_be_sent(house: House) -> None:
 async def test_too_few_gpus_are_refused_with_the_reason_on_the_console(house: House) -> None:
     house.handlers.gpus_rented = 8
     house.machine.write_join(house.machine.token.get_secret_value(), dead_man_s=1.5)
-    (house.machine.root / "proc").mkdir(exist_ok=True)
-    house.machine.extra = ("--proc", str(house.machine.root / "proc"))
+    with_systemd(house)
     await house.machine.start()
     assert house.machine.process is not None
     async with asyncio.timeout(WITHIN_S):
@@ -255,6 +262,18 @@ async def test_too_few_gpus_are_refused_with_the_reason_on_the_console(house: Ho
     assert "powering off" in (house.machine.root / "dev/console").read_text()
 
 
+async def test_a_container_goes_on_after_the_dead_mans_time(house: House) -> None:
+    """It cannot end its costs: its cloud would start it again."""
+    house.handlers.gpus_rented = 8
+    house.machine.write_join(house.machine.token.get_secret_value(), dead_man_s=0.5)
+    (house.machine.root / "proc").mkdir()
+    house.machine.extra = ("--proc", str(house.machine.root / "proc"))
+    await house.machine.start()
+    await until(lambda: "waits for the head to end it" in house.machine.text())
+    house.handlers.gpus_rented = 1
+    await until(lambda: ready(house))
+
+
 async def test_a_running_job_holds_the_dead_man_back(house: House) -> None:
     await house.api.stop()
     step = house.machine.root / "proc/77"
@@ -262,7 +281,7 @@ async def test_a_running_job_holds_the_dead_man_back(house: House) -> None:
     (step / "comm").write_text("slurmstepd\n")
     (step / "cmdline").write_text("slurmstepd: [12.batch]")
     house.machine.write_join(house.machine.token.get_secret_value(), dead_man_s=0.3)
-    house.machine.extra = ("--proc", str(house.machine.root / "proc"))
+    with_systemd(house)
     await house.machine.start()
     await asyncio.sleep(1.5)
     assert house.machine.process is not None

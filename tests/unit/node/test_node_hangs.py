@@ -132,7 +132,7 @@ def test_the_look_at_the_machine_ends_and_names_the_program(smi: Path, monkeypat
     (smi / "bad").touch()
     for _ in range(2):
         with pytest.raises(NodeError) as caught:
-            facts.gather(Paths(smi), lambda: 0.0)
+            facts.gather(Paths(smi), lambda: 0.0, systemd=True, tun=True)
         assert "nvidia-smi" in str(caught.value)
     assert starts(smi) == 1
 

@@ -24,7 +24,7 @@ from deploy.node.meshd_node.login_watch import (
 from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
 from deploy.node.meshd_node.tailscale import TailscaleFault
-from tests.unit.node.standins import House, until
+from tests.unit.node.standins import House, program, until
 from tests.unit.node.tailscaled import REFUSED, UNREACHED, Tailscaled
 
 RECORDINGS = Path(__file__).parent.parent / "tailnet/recordings"
@@ -75,8 +75,11 @@ def test_only_a_refusal_makes_a_zombie(changes: dict[str, Any], *, is_zombie: bo
 class Watched:
     """A machine with a tailscaled, and a watch whose time moves by hand."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, systemd: bool = True) -> None:
         self.tailscaled = Tailscaled(root)
+        program(root / "bin", "s6-svc", f'echo "s6-svc $*" >>{root}/calls\n')
+        if systemd:
+            (root / "run/systemd/system").mkdir(parents=True)
         self.now_s = 1000.0
         self.node = Node(Paths(root, root / "proc"))
         self.moves: list[tuple[str, str]] = []
@@ -98,9 +101,9 @@ class Watched:
 
 
 @pytest.fixture
-def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Watched]:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    found = Watched(tmp_path)
+    found = Watched(tmp_path, systemd=getattr(request, "param", True))
     yield found
     found.tailscaled.close()
 
@@ -143,16 +146,17 @@ def test_a_zombie_that_mends_itself_is_not_touched(watched: Watched) -> None:
     assert watched.watch.notices()[0].endswith("it came back by itself")
 
 
+@pytest.mark.parametrize("watched", [True, False], indirect=True, ids=["systemd", "s6"])
 def test_where_an_empty_key_does_not_help_tailscaled_is_restarted(watched: Watched) -> None:
     watched.tailscaled.health = [REFUSED]
     watched.tailscaled.cures = {"restart"}
     watched.looks(20)
-    assert [call.split()[1] for call in watched.tailscaled.calls()] == ["up", "down", "up"], "a pod has no systemd"
-    watched.node.systemd = True
-    watched.tailscaled.health = [REFUSED]
-    watched.looks(20)
-    assert watched.tailscaled.calls()[3:] == [EMPTY, "systemctl restart tailscaled"]
-    assert [notice.endswith("after a restart of tailscaled") for notice in watched.watch.notices()] == [True, True]
+    service = watched.node.paths.pod_services / "tailscaled"
+    restart = [f"s6-svc -T 20000 -wd -d {service}", f"s6-svc -T 10000 -wu -u {service}"]
+    if watched.node.systemd:
+        restart = ["systemctl restart tailscaled.service"]
+    assert watched.tailscaled.calls() == [EMPTY, *restart]
+    assert [notice.endswith("after a restart of tailscaled") for notice in watched.watch.notices()] == [True]
 
 
 def test_what_does_not_help_is_tried_ever_more_seldom_and_told_as_a_problem(watched: Watched) -> None:

@@ -245,7 +245,7 @@ def test_host_name(tmp_path: Path) -> None:
     assert paths.hostname.read_text() == "h100-1\n"
 
     paths.root = Path("/")  # the machine itself
-    name = hostname.HostName(paths, lambda: names[-1], names.append)
+    name = hostname.HostName(paths, True, lambda: names[-1], names.append)
     assert name.keep("h100-1")
     assert name.keep("h100-1")
     assert names == ["ip-10-0-3-7", "h100-1"]
@@ -260,11 +260,24 @@ def test_a_container_keeps_its_name(tmp_path: Path, capsys: pytest.CaptureFixtur
 
     paths = Paths(tmp_path)
     paths.root = Path("/")
-    name = hostname.HostName(paths, lambda: "4f1c2d", refuse)
+    name = hostname.HostName(paths, True, lambda: "4f1c2d", refuse)
     assert not name.keep("h100-1")
     assert not name.keep("h100-1")
     assert capsys.readouterr().err.count("cannot be named h100-1: Operation not permitted") == 1
     assert not paths.hostname.exists()
+
+
+def test_without_tun_libmeshnet_shows_the_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(_: str) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    paths = Paths(tmp_path)
+    paths.root = Path("/")
+    name = hostname.HostName(paths, False, lambda: "4f1c2d", refuse)
+    assert name.keep("h100-1")
+    assert name.keep("h100-2")
+    assert (paths.hostname.read_text(), paths.meshnet_hostname.read_text()) == ("h100-2\n", "h100-2\n")
+    assert capsys.readouterr().err == ""
 
 
 def test_processes(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ async def test_gpus_that_hang_are_told_before_the_join(
     program(house.machine.root / "bin", "nvidia-smi", "exec sleep 600\n")
     monkeypatch.setenv("PATH", f"{house.machine.root / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("STANDIN_ROOT", str(house.machine.root))
-    node = Node(Paths(house.machine.root), "true")
+    node = Node(Paths(house.machine.root), "true", tun=True)
     link = HeadLink(["127.0.0.1"], house.port)
     agent = agents.Agent(node, link, house.machine.token.get_secret_value(), 3600.0, 1.0)
     with pytest.raises(ToolTimeout) as caught:

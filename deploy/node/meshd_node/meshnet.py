@@ -1,0 +1,111 @@
+"""libmeshnet and meshnetd: they carry connections to the tailnet on a machine without a TUN device.
+
+tailscaled runs in user space there, and offers proxies at 127.0.0.1:1055. The agent itself uses the HTTP proxy. All other
+programs get libmeshnet through /etc/ld.so.preload; it talks to meshnetd (deploy/container/meshnet).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from .console import say
+from .errors import NotPossible
+from .files import write_file
+from .node import Node
+from .packages import ensure
+from .paths import Paths
+from .pod import lay_out
+from .tools import find, run
+
+PROXY = ("127.0.0.1", 1055)
+LIBRARY = "libmeshnet.so"
+DAEMON = "meshnetd"
+BUILD_S = 120.0
+SOCKET_WAIT_S = 20.0
+STEP_S = 0.02
+
+
+def prepare(node: Node, report: Callable[[str], None] = lambda _text: None) -> None:
+    """Have the library loaded into every program that starts from now on, where it is needed. Idempotent.
+
+    Args:
+        node: this machine.
+        report: called with the error text of each try to install a compiler that fails.
+
+    Raises:
+        NotPossible, ToolFailed: it cannot be built, or does not load.
+    """
+    paths = node.paths
+    library = str(paths.pod / LIBRARY)
+    if node.tun:
+        _set_preloaded(paths, library, wanted=False)
+        return
+    lay_out(paths)
+    if not all((paths.pod / name).exists() for name in (LIBRARY, DAEMON)):
+        _build(paths, report)
+    node.meshnetd.start()
+    _wait_for_socket(node)
+    _check_loads(library)
+    _set_preloaded(paths, library, wanted=True)
+
+
+def preloaded(text: str, library: str, wanted: bool) -> str:
+    """The text of /etc/ld.so.preload with or without this library. Other libraries and comments stay as they are.
+
+    Words are separated by blanks, line breaks and colons.
+    """
+    lines = []
+    found = False
+    for line in text.splitlines():
+        words, mark, comment = line.partition("#")
+        if library not in words.replace(":", " ").split():
+            lines.append(line)
+            continue
+        rest = [word for word in words.replace(":", " ").split() if word != library]
+        if wanted:
+            lines.append(line)
+            found = True
+        elif rest or mark:
+            lines.append(" ".join(rest) + mark + comment)
+    if wanted and not found:
+        lines.append(library)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _set_preloaded(paths: Paths, library: str, wanted: bool) -> None:
+    try:
+        old = paths.preload.read_text("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        old = ""
+    new = preloaded(old, library, wanted)
+    if new != old:
+        write_file(paths.preload, new.encode("utf-8", "surrogateescape"), 0o644)
+        say(f"{paths.preload} {'names' if wanted else 'no longer names'} {library}")
+
+
+def _build(paths: Paths, report: Callable[[str], None]) -> None:
+    """Compile both with the machine's own compiler. Installs one where there is none."""
+    sources = paths.pod / "meshnet"
+    if not (sources / "build").is_file():
+        raise NotPossible("the sources of libmeshnet are missing here", "this is a fault of meshd: report it")
+    if not find("cc") or not (paths.root / "usr/include/stdlib.h").exists():
+        ensure(paths, ["gcc", "libc6-dev"], report)
+    say("compiling libmeshnet")
+    run([str(sources / "build"), str(paths.pod)], BUILD_S)
+
+
+def _wait_for_socket(node: Node) -> None:
+    deadline = time.monotonic() + SOCKET_WAIT_S
+    while not node.paths.meshnetd_socket.exists():
+        if time.monotonic() > deadline:
+            state = "runs" if node.meshnetd.alive() else "does not run"
+            raise NotPossible(f"meshnetd {state} but made no socket", "see its log")
+        time.sleep(STEP_S)
+
+
+def _check_loads(library: str) -> None:
+    """The loader only warns of a library that it cannot load, at each start of each program."""
+    result = run(["env", f"LD_PRELOAD={library}", "true"], 10.0)
+    if result.stderr.strip():
+        raise NotPossible(f"libmeshnet does not load: {result.stderr.strip()[-200:]}", "see its build")
