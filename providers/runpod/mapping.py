@@ -97,7 +97,7 @@ def launch_body(request: LaunchRequest, kind: PodKind, settings: RunpodSettings)
         "args": start_command(request.user_data, image_start=settings.start_ssh),
         "disk": settings.disk_gib,
         "env": {**settings.env, **{tag_variable(name): value for name, value in sorted(tags.items())}},
-        "ports": list(settings.ports),
+        "ports": list(settings.public_ports),
         "cloud": kind.cloud,
     }
     if region != ANYWHERE:

@@ -48,7 +48,9 @@ class RunpodSettings(ApiKeySettings):
     disk_gib: int = Field(100, ge=1, description="of the container's own disk, lost with the pod")
     network_volumes: dict[str, str] = Field({}, description="network volume by data centre")
     network_volume_path: str = Field("/workspace", pattern=r"^/.+")
-    ports: tuple[Port, ...] = Field(("22/tcp",), description="ports that RunPod makes public")
+    ports: tuple[Port, ...] | None = Field(
+        None, description="ports that RunPod makes public; none: no port, or 22/tcp with start_ssh"
+    )
     global_networking: bool = Field(False, description="RunPod's own network between pods; GPU pods only")
     start_ssh: bool = Field(
         False, description="the account's SSH keys, and the image's own start script beside stage 1"
@@ -61,6 +63,13 @@ class RunpodSettings(ApiKeySettings):
     fresh_s: NotNegative = Field(120.0, description="how long RunPod may not find a new pod")
     call_timeout_s: Positive = 30.0
     launch_timeout_s: Positive = 60.0
+
+    @property
+    def public_ports(self) -> tuple[str, ...]:
+        """The ports to make public. meshd itself needs none."""
+        if self.ports is not None:
+            return self.ports
+        return ("22/tcp",) if self.start_ssh else ()
 
     @field_validator("clouds")
     @classmethod

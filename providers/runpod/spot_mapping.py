@@ -114,9 +114,10 @@ def deploy_mutation(request: LaunchRequest, kind: PodKind, settings: RunpodSetti
         "gpuCount": kind.count,
         "containerDiskInGb": body["disk"],
         "volumeInGb": 0,
-        "ports": ",".join(body["ports"]),
         "env": [{"key": key, "value": value} for key, value in env.items()],
     }
+    if body["ports"]:
+        asked["ports"] = ",".join(body["ports"])
     if request.offer.region != ANYWHERE:
         asked["dataCenterId"] = request.offer.region
     if settings.min_cuda_version:

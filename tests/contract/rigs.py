@@ -188,7 +188,7 @@ class RunpodRig(SandboxRig):
     )
 
     def extra(self) -> dict[str, Any]:
-        return {"api_key": SECRET, "cpu_types": ["*"]}
+        return {"api_key": SECRET, "cpu_types": ["*"], "ports": ["22/tcp"]}
 
 
 class RunpodSpotRig(RunpodRig):

@@ -294,6 +294,19 @@ def test_catalogue_queries() -> None:
     assert cpu_queries(RunpodSettings()) == []
 
 
+@pytest.mark.parametrize(
+    ("table", "ports"),
+    [
+        ({}, []),
+        ({"start_ssh": True}, ["22/tcp"]),
+        ({"ports": ("8888/http",), "start_ssh": True}, ["8888/http"]),
+        ({"ports": (), "start_ssh": True}, []),
+    ],
+)
+def test_no_port_is_public_that_nobody_needs(table: dict[str, Any], ports: list[str]) -> None:
+    assert launch_body(LAUNCH, H100, RunpodSettings(**table))["ports"] == ports
+
+
 def test_launch_body() -> None:
     body = launch_body(LAUNCH, H100, RunpodSettings(env={"HF_HOME": "/x"}))
     assert body["env"] == {
