@@ -1,0 +1,31 @@
+/* A program's connection to the tailnet: its socket, the destination, and how they come together. */
+#ifndef MESHNET_DIAL_H
+#define MESHNET_DIAL_H
+
+#include <netinet/in.h>
+#include <sys/types.h>
+
+#include "protocol.h"
+#include "recent.h"
+
+struct client;
+
+struct dial_settings {
+  unsigned mode;
+  in_port_t socks_port; /* on 127.0.0.1, in network order */
+};
+
+void dial_settings(struct dial_settings settings);
+
+/* Begin for a program's socket, which is the dial's from now on. An errno when it cannot begin. In MN_MODE_DIALLED
+ * client_answer is called with the outcome, unless dial_forget comes first. */
+int dial_start(int fd, uid_t uid, const struct mn_address *to, struct client *waiting);
+void dial_forget(const struct client *waiting);
+
+/* A socket that connected to the port, in MN_MODE_DIALLED. */
+void dial_accepted(int fd, const struct mn_address *from);
+
+/* What is known of a program's socket: its destination, and why its last connect failed. NULL: nothing. */
+const struct recent *dial_of(uint64_t cookie);
+
+#endif
