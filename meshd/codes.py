@@ -39,6 +39,7 @@ class ProblemCode(StrEnum):
 
     # Nodes.
     NODE_UNFIT = "node_unfit"
+    PATH_RELAYED = "path_relayed"
     REPLACEMENTS_UNFIT = "replacements_unfit"
     CONTROL_OFFLINE = "control_offline"
     DEVICE_DELETED = "device_deleted"

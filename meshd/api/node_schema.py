@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, St
 from meshd.api.node_results import Digest as _Digest
 from meshd.api.node_results import Sha256 as _Sha256
 from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
+from meshd.model.path import PathKind
 from meshd.plaintext import plain
 
 Verb = Literal[
@@ -134,6 +135,37 @@ class GpuLoadIn(_FromAgent):
     memory_used_mib: _Count = 0
 
 
+_Rtt = Annotated[float, Field(ge=0, le=60)]
+
+
+class PathIn(_FromAgent):
+    """A tailnet path that was measured `age_s` ago; `relay` is the code of the DERP region."""
+
+    kind: PathKind
+    relay: Annotated[str, Field(max_length=40, pattern=r"^[!-~]*$")] = ""
+    rtt_s: _Rtt
+    age_s: Annotated[float, Field(ge=0, le=1e7)]
+
+
+class PeerPathsIn(_FromAgent):
+    """The paths to a sample of the pool's other nodes; `not_direct` names some that are relayed or silent."""
+
+    direct: _Count = 0
+    relayed: _Count = 0
+    silent: _Count = 0
+    rtt_s: _Rtt | None = None
+    not_direct: Annotated[
+        tuple[Annotated[str, Field(max_length=64, pattern=r"^[0-9A-Za-z._-]*$")], ...], Field(max_length=8)
+    ] = ()
+
+
+class PathsIn(_FromAgent):
+    """What the agent measured of its tailnet paths; None: nothing yet."""
+
+    head: PathIn | None = None
+    peers: PeerPathsIn | None = None
+
+
 class HeartbeatIn(_FromAgent):
     """How the machine is.
 
@@ -142,6 +174,7 @@ class HeartbeatIn(_FromAgent):
         munge_key_staged: fingerprint of the staged key; "" for none.
         jobs: jobs with a running slurmstepd, whatever Slurm says.
         gpu_fault: why nvidia-smi could not be read; "" when it could or there is none.
+        paths: its tailnet paths.
     """
 
     agent_version: _Version = ""
@@ -155,6 +188,7 @@ class HeartbeatIn(_FromAgent):
     jobs: _Count = 0
     gpus: Annotated[tuple[GpuLoadIn, ...], Field(max_length=64)] = ()
     gpu_fault: Annotated[str, Field(max_length=1000), _Words] = ""
+    paths: PathsIn = PathsIn()
 
 
 class ResultIn(_FromAgent):

@@ -169,6 +169,9 @@ class PoolSettings(_Table):
     replace_unfit: bool = Field(
         True, description="a node that is not fit and has no job is given back, and another is rented in its place"
     )
+    path: Literal["any", "direct"] = Field(
+        "any", description="direct: a machine whose tailnet path to the head stays relayed is given back"
+    )
     spot: Literal["never", "prefer", "only"] = "never"
     pods: Literal["never", "allow", "only"] = Field(
         "allow", description="whether to rent pods: containers without systemd, e.g. RunPod's"

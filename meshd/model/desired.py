@@ -140,6 +140,8 @@ class Policy:
     """The providers whose create call may be repeated: the same name never makes two machines there."""
     pod_limits: Mapping[str, str] = field(default_factory=dict)
     """The providers that rent pods, each with what its pods lack, for people."""
+    direct_pools: frozenset[str] = frozenset()
+    """The pools whose machines need a direct tailnet path to the head."""
     price_stale_after_s: float = 30 * 86400.0
     """An older price is stale: under a budget it causes a warning, or is not used at all."""
 

@@ -40,6 +40,8 @@ class FailureCause(StrEnum):
     """The head refused its join: other GPUs than rented, or a Slurm version that does not fit."""
     CONFIGURE = "configure"
     """munge was not proved, or Slurm did not take its line."""
+    PATH = "path"
+    """Its pool demands a direct tailnet path to the head, and its path stayed relayed."""
     TEST = "test"
     """slurmd was started, and Slurm does not show the node up."""
     UNFIT = "unfit"
@@ -110,7 +112,8 @@ class Phase(StrEnum):
     CONFIGURING = "configuring"
     """The head accepted it: munge is being proved, and its line goes into nodes.conf."""
     TESTING = "testing"
-    """slurmd was started, and Slurm must show the node up."""
+    """Where its pool demands a direct path to the head, the path is tested first. Then slurmd starts, and Slurm must
+    show the node up."""
     READY = "ready"
     DRAINING = "draining"
     """No new jobs; it waits for the running ones, then leaves Slurm."""

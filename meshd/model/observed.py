@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeAlias, TypeVar
 
+from meshd.model.path import MeasuredPath, PeerPaths
 from meshd.provider_api import Instance, Offer
 
 
@@ -32,6 +33,9 @@ class AgentReport:
         gpus: empty where there is no nvidia-smi, or it has not been read yet.
         gpu_fault: why nvidia-smi cannot be read, or which GPUs it lacks; "" when there is no fault.
         gpu_fault_since: None while there is no fault.
+        head_path: its tailnet path to the head; None while it has measured none.
+        relayed_since: that path is not direct; None while it is, or none was measured.
+        peer_paths: its paths to other nodes of its pool; None from an agent that measures none.
     """
 
     at: datetime
@@ -45,6 +49,9 @@ class AgentReport:
     gpus: tuple[GpuLoad, ...] = ()
     gpu_fault: str = ""
     gpu_fault_since: datetime | None = None
+    head_path: MeasuredPath | None = None
+    relayed_since: datetime | None = None
+    peer_paths: PeerPaths | None = None
 
 
 T_co = TypeVar("T_co", covariant=True)

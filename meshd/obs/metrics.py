@@ -1,7 +1,8 @@
 """Declares all of meshd's metrics, with base units in their names.
 
 Counters and histograms change when events happen. Gauges are read at each scrape, from a MetricsSnapshot. No label has
-a value that occurs only once (such as a machine's name): pools, providers and phases bound the number of series.
+a value that occurs only once (such as a machine's name): pools, their slots, providers and phases bound the number of
+series.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class MetricsSnapshot:
         machines: count, by pool, provider and phase.
         gpus_ready: by pool, without unfit nodes. In a pool without GPUs each machine counts as one.
         nodes_unfit: READY nodes that are not fit, by pool and reason.
+        path_direct: whether a node's path to the head is direct, by pool, slot, and what the pool accepts.
+        path_rtt_s: the round trip of that path, by pool and slot.
         gpus_wanted: by pool; pools without a target are absent.
         usd_per_hour: cost of rented machines, by pool and provider.
         problems: count, by severity.
@@ -44,6 +47,8 @@ class MetricsSnapshot:
     machines: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     gpus_ready: Mapping[str, int] = field(default_factory=dict)
     nodes_unfit: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    path_direct: Mapping[tuple[str, str, str], bool] = field(default_factory=dict)
+    path_rtt_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
     gpus_wanted: Mapping[str, int] = field(default_factory=dict)
     usd_per_hour: Mapping[tuple[str, str], float] = field(default_factory=dict)
     problems: Mapping[str, int] = field(default_factory=dict)
@@ -116,6 +121,13 @@ def families(now: MetricsSnapshot) -> list[Metric]:
         _table("meshd_machines", "Machines that are not gone.", ("pool", "provider", "phase"), now.machines),
         _row("meshd_gpus_ready", "GPUs that Slurm can use; machines, in a pool without GPUs.", "pool", now.gpus_ready),
         _table("meshd_nodes_unfit", "READY nodes that are not fit for jobs.", ("pool", "reason"), now.nodes_unfit),
+        _table(
+            "meshd_node_path_direct", "1 while the node's tailnet path to the head is direct, 0 while it is relayed.",
+            ("pool", "slot", "accepts"), now.path_direct,
+        ),
+        _table(
+            "meshd_node_path_rtt_seconds", "Round trip from the node to the head.", ("pool", "slot"), now.path_rtt_s
+        ),
         _row("meshd_gpus_wanted", "The pool's target.", "pool", now.gpus_wanted),
         _table("meshd_usd_per_hour", "Cost of rented machines.", ("pool", "provider"), now.usd_per_hour),
         _row("meshd_problems", "Problems that `meshctl status` shows.", "severity", now.problems),

@@ -12,6 +12,7 @@ from meshd.plan.devices import NO_IPV4, NO_IPV4_CURE
 from meshd.plan.fitness import unfit
 from meshd.plan.leaving import ended_step, fail, way_out
 from meshd.plan.liveness import age_s, both_since, may_have_jobs, rebooting
+from meshd.plan.paths import CURE, path_fault
 from meshd.plan.plan_input import PlanInput
 from meshd.plan.repair import record
 
@@ -109,6 +110,9 @@ def configuring(machine: Machine, given: PlanInput) -> Step | None:
         text = f"not configured within {given.policy.configure_timeout_s:g} s: {missing}"
         return fail(machine, text, FailureCause.CONFIGURE)
     if machine.munge_ok and machine.line_published:
+        fault = path_fault(machine, given.view) if not machine.may_run_jobs else ""
+        if fault:
+            return Move(machine.name, f"slurmd waits for a direct path to the head: {fault}", Phase.TESTING)
         return StartSlurmd(machine.name, "munge is proved and Slurm knows its address")
     return None
 
@@ -116,9 +120,11 @@ def configuring(machine: Machine, given: PlanInput) -> Step | None:
 def testing(machine: Machine, given: PlanInput) -> Step | None:
     """Wait until Slurm shows the node up. A node that is drained or refused does not become READY."""
     if machine.removal:
-        return Move(machine.name, "no longer needed", Phase.DRAINING)
+        return Move(machine.name, "no longer needed", way_out(machine))
     if step := ended_step(machine, given):
         return step
+    if not machine.may_run_jobs:
+        return _path_tested(machine, given)
     node = given.node(machine)
     if node is not None and "INVALID_REG" in node.states:
         text = f"Slurm refused its registration: {node.reason or 'no reason given'}"
@@ -130,11 +136,8 @@ def testing(machine: Machine, given: PlanInput) -> Step | None:
         return fail(machine, f"drained before it was READY: {closed.words}", FailureCause.TEST)
     if node is not None and node.up:
         return MarkReady(machine.name, "slurmd answers")
-    since = both_since(given)
-    limit_s = given.policy.test_timeout_s
-    if rebooting(machine, given):
-        limit_s = max(limit_s, given.policy.boot_timeout_s)
-    if since is not None and age_s(machine, given, since) > limit_s:
+    since, limit_s = both_since(given), _test_limit_s(machine, given)
+    if since is not None and age_s(machine, given, max(since, machine.slurmd_start_ordered_at or since)) > limit_s:
         states = "+".join(sorted(node.states)) if node else "unknown to Slurm"
         return fail(
             machine,
@@ -143,3 +146,23 @@ def testing(machine: Machine, given: PlanInput) -> Step | None:
             FailureCause.TEST,
         )
     return None
+
+
+def _path_tested(machine: Machine, given: PlanInput) -> Step | None:
+    """Start slurmd when the path to the head is direct, as the pool demands; give the machine up when it stays relayed.
+
+    A path may be relayed at first, and direct some seconds later.
+    """
+    fault = path_fault(machine, given.view)
+    if not fault:
+        return StartSlurmd(machine.name, "its path to the head is direct")
+    since, limit_s = both_since(given), _test_limit_s(machine, given)
+    if since is None or age_s(machine, given, since) <= limit_s:
+        return None
+    return fail(machine, f"no direct path to the head within {limit_s:g} s: {fault}: {CURE}", FailureCause.PATH)
+
+
+def _test_limit_s(machine: Machine, given: PlanInput) -> float:
+    """How long each of the tests may take; longer while the machine reboots."""
+    policy = given.policy
+    return max(policy.test_timeout_s, policy.boot_timeout_s) if rebooting(machine, given) else policy.test_timeout_s

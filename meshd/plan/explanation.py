@@ -74,12 +74,14 @@ class Context:
         slurm: None when Slurm cannot be read.
         provider_cooldown: the cooldown in force of the machine's provider; None for none.
         unfit: why the node is unfit; None when it is fit or that is not known.
+        path_fault: why its path to the head keeps slurmd from starting; "" when it does not.
     """
 
     policy: Policy
     slurm: SlurmView | None
     provider_cooldown: Cooldown | None = None
     unfit: Unfit | None = None
+    path_fault: str = ""
 
 
 def doing(machine: Machine, context: Context) -> str:
@@ -136,6 +138,9 @@ def _configuring(m: Machine, context: Context) -> str:
 
 
 def _testing(m: Machine, context: Context) -> str:
+    if not m.may_run_jobs:
+        waits = f"slurmd starts when its path to the head is direct, {_until(m, context.policy.test_timeout_s)}"
+        return f"{waits} ({context.path_fault})" if context.path_fault else waits
     shown = _states(m, context.slurm)
     return (
         f"slurmd was started; Slurm must show the node up {_until(m, context.policy.test_timeout_s)} (it shows {shown})"

@@ -66,6 +66,7 @@ RULES: Mapping[FailureCause, FailureRule] = {
     FailureCause.AGENT: _IN_A_ROW,
     FailureCause.ADMISSION: _IN_A_ROW,
     FailureCause.CONFIGURE: _IN_A_ROW,
+    FailureCause.PATH: _IN_A_ROW,
     FailureCause.TEST: _IN_A_ROW,
     FailureCause.UNFIT: FailureRule(Scope.NOTHING, at_once=False),  # `meshd.plan.replace` spaces the replacements
     FailureCause.ENDED: _IN_A_ROW,

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from meshd.api.node_schema import HeartbeatIn
+from meshd.api.node_schema import HeartbeatIn, PathIn, PathsIn
 from meshd.config import TimingSettings
 from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.cloud_steps import UserData
@@ -22,6 +22,7 @@ from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.hardware import NodeFacts, NodeShape
 from meshd.model.machine import IN_SLURM, Machine, Phase, Removal, UnfitReason
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView, Unavailable
+from meshd.model.path import PathKind
 from meshd.plan.fitness import unfit
 from meshd.plan.plan_input import ClusterView
 from meshd.provider_api import (
@@ -119,6 +120,7 @@ class SimMachine:
     said: InstanceState = InstanceState.RUNNING
     said_until_s: float = 0.0
     broken: bool = False  # what ails it comes back whatever is done
+    relayed: bool = False  # its path to the head
 
 
 FALSE_WORDS = (InstanceState.FAILED, InstanceState.STOPPED, InstanceState.PREEMPTED, InstanceState.GONE)
@@ -152,6 +154,7 @@ class World:
     faults: bool = True
     fails: float = 0.1  # the share of machines that never boot
     sickens: float = 0.0  # how often Slurm finds fault with a node
+    relays: float = 0.0  # how often a path is relayed
     fates: random.Random = field(default_factory=lambda: random.Random(0))  # which ones: no other history changes by it
     machines: dict[str, SimMachine] = field(default_factory=dict)
     nodes: dict[str, SlurmNode] = field(default_factory=dict)
@@ -495,7 +498,11 @@ class Daemon:
             if record is not None and record.facts is not None and record.phase in IN_SLURM:
                 self.journal.note(replace(record, heartbeat_at=world.clock.now()))
                 jobs = sum(world.nodes[slot].node_addr == m.ip for slot in world.jobs)
-                beat = HeartbeatIn(slurmd_alive=m.slurmd, munged_alive=True, jobs=jobs)
+                if world.relays:
+                    m.relayed = world.faults and world.fates.random() < world.relays
+                head = PathIn(kind=PathKind.DERP if m.relayed else PathKind.DIRECT, rtt_s=0.001, age_s=1.0)
+                paths = PathsIn(head=head)
+                beat = HeartbeatIn(slurmd_alive=m.slurmd, munged_alive=True, jobs=jobs, paths=paths)
                 self.reports.heard(record, beat, world.clock.now())
             if record is None or record.facts is not None or world.chance(0.2):
                 continue
@@ -552,6 +559,7 @@ class Setting:
         restless: how often somebody sets another target.
         idempotent: a create call that is repeated makes no second machine.
         sickens: how often Slurm finds fault with a node.
+        relays: how often a path is relayed, in a pool that demands direct ones; 0: any path will do.
     """
 
     pool: Pool = SMALL
@@ -563,6 +571,7 @@ class Setting:
     boot_timeout_s: float = 200
     idempotent: bool = False
     sickens: float = 0.0
+    relays: float = 0.0
 
 
 async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Setting | None = None) -> World:
@@ -574,11 +583,11 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
         rng, SimClock(START), ProviderCapabilities(idempotent_launch=about.idempotent), fails=about.fails,
         lies=random.Random(-1 - seed),
     )  # fmt: skip
-    world.sickens, world.fates = about.sickens, random.Random(-2 - seed)
+    world.sickens, world.relays, world.fates = about.sickens, about.relays, random.Random(-2 - seed)
     policy = Policy(
         boot_timeout_s=about.boot_timeout_s, join_timeout_s=200, configure_timeout_s=150, test_timeout_s=150,
         listing_lag_s=LAG_MAX_S + 5, launch_settle_s=EFFECT_MAX_S, orphan_grace_s=120, replace_unfit_after_s=60,
-        replace_cooldown_s=20,
+        replace_cooldown_s=20, direct_pools=frozenset({"h100"} if about.relays else ()),
     )  # fmt: skip
     path = directory / f"{seed}.db"
     daemon = Daemon(world, path, about.pool, policy, about.offers)

@@ -24,6 +24,7 @@ CHEAP, NEXT = OFFERS
 NEVER_S = 1e9
 ROUND_S = 5.0
 
+POLICY = Policy(direct_pools=frozenset({"h100"}))
 CAPACITY = "Server.InsufficientInstanceCapacity: there was insufficient capacity available"
 
 
@@ -41,6 +42,7 @@ class Bad:
         words: its own then.
         listed: its listing shows the end; else only a question does.
         joins: they turn up on the tailnet but may not join.
+        relayed: they join, and their path to the head stays relayed.
     """
 
     which: Callable[[Offer], bool]
@@ -48,6 +50,7 @@ class Bad:
     words: str = ""
     listed: bool = True
     joins: bool = False
+    relayed: bool = False
 
 
 class Rigged(World):
@@ -62,7 +65,7 @@ class Rigged(World):
         made = super()._make(request, called)
         made.boots, made.boot_s = True, 30.0
         if self.bad.which(request.offer):
-            made.boots = self.bad.joins
+            made.boots, made.relayed = self.bad.joins or self.bad.relayed, self.bad.relayed
             made.dies_s = NEVER_S if self.bad.dies_after_s is None else made.born_s + self.bad.dies_after_s
         return made
 
@@ -95,7 +98,7 @@ async def live(
     """Until all that is wanted is READY, or the time is over."""
     world = Rigged(random.Random(1), SimClock(START), faults=False)
     world.bad = bad
-    day = Daemon(world, tmp_path / "j.db", SMALL, Policy(), offers, TimingSettings())
+    day = Daemon(world, tmp_path / "j.db", SMALL, POLICY, offers, TimingSettings())
     day.journal.set_target(Target("h100", gpus), "x", world.clock.now())
     ready_s = None
     while world.clock.t_s < hours * 3600:
@@ -130,7 +133,7 @@ async def test_the_cheapest_takes_orders_and_ends_them(tmp_path: Path, gpus: int
 async def test_the_cheapest_never_joins(tmp_path: Path) -> None:
     history = await live(tmp_path, Bad(lambda o: o == CHEAP))
     assert history.ready_after_s is not None
-    assert history.ready_after_s < 3 * Policy().boot_timeout_s + 300, "three deadlines, then the next offer at once"
+    assert history.ready_after_s < 3 * POLICY.boot_timeout_s + 300, "three deadlines, then the next offer at once"
     assert history.cooldowns == {f"offer:{CHEAP.key}"}
     assert history.rented == {"r1a": 3, "r1b": 1}
     assert history.wasted_usd < 2.0
@@ -147,6 +150,14 @@ async def test_the_cheapest_may_not_join(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(sim, "accept_join", refuse)
     history = await live(tmp_path, Bad(lambda o: o == CHEAP, joins=True))
     assert history.rented == {"r1a": 3, "r1b": 1}
+
+
+async def test_the_cheapest_has_only_relayed_paths(tmp_path: Path) -> None:
+    history = await live(tmp_path, Bad(lambda o: o == CHEAP, relayed=True))
+    assert history.ready_after_s is not None
+    assert history.ready_after_s < 3 * POLICY.test_timeout_s + 600
+    assert history.rented == {"r1a": 3, "r1b": 1}
+    assert history.cooldowns == {f"offer:{CHEAP.key}"}
 
 
 async def test_a_region_that_is_broken_is_left_after_its_second_offer(tmp_path: Path) -> None:

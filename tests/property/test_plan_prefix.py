@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from meshd.model import plan as p
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
-from meshd.model.desired import Desired, Pool, Target
+from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase, Removal
 from meshd.model.observed import AgentReport, Fresh
+from meshd.model.path import MeasuredPath, PathKind
 from meshd.plan.planner import plan
 from meshd.plan.scale import supply_gpus
 from meshd.provider_api import InstanceState, Offer, ProviderName
@@ -57,7 +58,7 @@ class Ideal:
     def __init__(
         self, machines: dict[str, Machine], jobs: dict[str, str], gpus: int, *, pool: Pool = POOL,
         offers: tuple[Offer, ...] = (OFFER,), sold_out: tuple[Offer, ...] = (),
-        ills: dict[str, str] | None = None, **target: Any,
+        ills: dict[str, str] | None = None, relayed_s: int | None = None, **target: Any,
     ) -> None:  # fmt: skip
         self.machines = dict(machines)
         self.offers, self.sold_out = offers, sold_out
@@ -67,7 +68,10 @@ class Ideal:
         self.ills: dict[str, str] = dict(ills or {})
         self.now = NOW
         self.made = self.addresses = 0
-        self.desired = Desired("lab", {"h100": pool}, {"h100": Target("h100", gpus, **target)})
+        direct = frozenset({"h100"} if relayed_s is not None else ())
+        self.direct_at = NOW + timedelta(seconds=relayed_s or 0)
+        policy = Policy(direct_pools=direct)
+        self.desired = Desired("lab", {"h100": pool}, {"h100": Target("h100", gpus, **target)}, policy)
 
     def plan(self) -> p.Plan:
         live = [m for m in self.machines.values() if m.phase is not Phase.GONE]
@@ -95,10 +99,15 @@ class Ideal:
             tailnet=Fresh(tailnet(*(peer(m) for m in rented if m.name not in ended)), self.now),
             slurm=Fresh(slurm(*nodes, jobs={s: j for s, j in self.jobs.items() if s in line}), self.now),
             node_addrs={slot: m.tailnet_ip for slot, m in line.items()},
-            reports={m.name: AgentReport(at=self.now) for m in line.values()},
+            reports={m.name: AgentReport(at=self.now, head_path=self.path()) for m in line.values()},
         )
         cooldowns = {key: cooldown for key, cooldown in self.cooldowns.items() if cooldown.until > self.now}
         return plan(replace(self.desired, cooldowns=cooldowns), list(self.machines.values()), seen, self.now)
+
+    def path(self) -> MeasuredPath:
+        """Every machine's path to the head: relayed at first, and direct some time later."""
+        kind = PathKind.DIRECT if self.now >= self.direct_at else PathKind.DERP
+        return MeasuredPath(kind, "fra", 0.05, self.now)
 
     def do(self, step: p.Step) -> None:
         if isinstance(step, p.RequestMachine):
@@ -145,7 +154,7 @@ class Ideal:
             p.Undrain: (None, {}),
             p.Replace: (Phase.DRAINING, {"failure": step.reason}),
             p.RecordPublished: (None, {"line_published": True}),
-            p.StartSlurmd: (Phase.TESTING, {"slurmd_started": True}),
+            p.StartSlurmd: (None if m.phase is Phase.TESTING else Phase.TESTING, {"slurmd_started": True}),
             p.MarkReady: (Phase.READY, {}),
             p.Remove: (None, {"removal": getattr(step, "removal", None)}),
             p.CancelRemoval: (Phase.READY if m.phase is Phase.DRAINING else None, {"removal": None}),
@@ -196,7 +205,7 @@ class Ideal:
         self.agents()
         for _ in range(ROUNDS):
             steps = self.plan().steps
-            if not steps:
+            if not steps and self.now >= self.direct_at:
                 break
             assert len({s.subject for s in steps}) == len(steps), "a machine has at most one step at a time"
             self.carry_out(steps)
@@ -245,6 +254,17 @@ def test_any_prefix_leads_to_the_same_end(
     waiting = live - ready  # machines that wait for their jobs
     assert ready == min(start[2], SLOTS - sum(m.phase in HOLDS_SLOT for m in whole.machines.values()) + ready)
     assert waiting <= len(start[1])
+
+
+@settings(max_examples=bounded(60, 3000))
+@given(states(), st.sampled_from([0, 40, 160]), st.integers(0, 20), st.integers(0, 4))
+def test_so_it_does_where_paths_must_be_direct(
+    start: tuple[dict[str, Machine], dict[str, str], int], relayed_s: int, cut: int, rounds_cut: int
+) -> None:
+    whole, cut_off = Ideal(*start, relayed_s=relayed_s), Ideal(*start, relayed_s=relayed_s)
+    for _ in range(rounds_cut):
+        cut_off.carry_out(cut_off.plan().steps[:cut])
+    assert whole.end() == cut_off.end()
 
 
 @settings(max_examples=bounded(200, 4000))

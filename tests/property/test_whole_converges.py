@@ -53,3 +53,11 @@ async def test_so_does_every_one_whose_machines_often_do_not_boot(batch: int, tm
     about = Setting(MIXED, MIXED_OFFERS, sells_out=True, fails=0.6, restless=0.03, boot_timeout_s=100)
     for seed in range(batch * 5, batch * 5 + 5):
         await live_through(9000 + seed, tmp_path, rounds=100, setting=about)
+
+
+@pytest.mark.parametrize("batch", range(bounded(1, 50)))
+async def test_so_does_every_one_whose_paths_are_often_relayed(batch: int, tmp_path: Path) -> None:
+    """A pool that demands direct paths: slurmd waits for them, and a machine without one is given back."""
+    for seed in range(batch * 5, batch * 5 + 5):
+        about = Setting(relays=0.9, restless=0.03, idempotent=seed % 2 == 1)
+        await live_through(11000 + seed, tmp_path, setting=about)

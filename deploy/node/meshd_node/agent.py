@@ -19,6 +19,7 @@ from .headlink import HeadLink
 from .join import configure, join
 from .login_watch import LoginWatch
 from .node import Node
+from .path_watch import PathWatch
 from .processes import look
 from .tools import run
 from .trouble import Trouble, stage_of
@@ -78,6 +79,7 @@ class Agent:
         self._trouble = Trouble(link, lambda: node.state.node_token or self._token)
         self._metadata = MetadataGuard(node)
         self._login = LoginWatch(node, moved=lambda _old, _new: link.cut())
+        self._path_watch = PathWatch(node)
         node.clock_skew_s = lambda: link.clock_skew_s(SKEW_SAMPLES)
 
     def run(self) -> int:
@@ -87,6 +89,7 @@ class Agent:
         self._node.load.start()
         self._login.start()
         self._metadata.start()
+        self._path_watch.start()
         try:
             return self._serve()
         except Stopped:
@@ -138,7 +141,7 @@ class Agent:
             if node.state.slurmd_wanted and not node.slurmd.alive():
                 node.slurmd.start()
         self._problem = ""  # all steps worked: no earlier failure is left
-        self._poll(node.state.poll_hold_s)
+        self._poll(self._path_watch.hold_s(node.state.poll_hold_s))
 
     def _poll(self, hold_s: float, phase: str = "") -> None:
         node = self._node
@@ -155,7 +158,10 @@ class Agent:
             "metadata_open": self._metadata.open,
             "lacks": node.slurm_local.lacks,
             "hold_s": hold_s,
-            "heartbeat": heartbeat.take(node.paths, node.load, node.systemd),
+            "heartbeat": {
+                **heartbeat.take(node.paths, node.load, node.systemd),
+                "paths": self._path_watch.report(),
+            },
             "results": self._results,
         }
         try:

@@ -79,6 +79,10 @@ class Tailscale:
         except TailscaleFault:
             return False
 
+    def ping(self, address: str, within_s: float) -> dict[str, Any]:
+        """The answer to a disco ping (ipnstate.PingResult). Raises TailscaleFault, also when none comes in time."""
+        return self._ask("POST", f"ping?ip={address}&type=disco", within_s)
+
     def prefs(self) -> dict[str, Any]:
         """ipn.Prefs. Raises TailscaleFault."""
         return self._get("prefs")

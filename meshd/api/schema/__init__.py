@@ -24,7 +24,7 @@ from meshd.api.schema.head import (
     ReloadView,
     VersionView,
 )
-from meshd.api.schema.health import GpuLoadRow, HealthView
+from meshd.api.schema.health import GpuLoadRow, HealthView, PathRow, PeerPathsView
 from meshd.api.schema.key_rotation import (
     AbortRotationRequest,
     KeyRow,
@@ -96,6 +96,8 @@ __all__ = [
     "OffersQuery",
     "OffersView",
     "Part",
+    "PathRow",
+    "PeerPathsView",
     "PlanFinding",
     "PlanView",
     "PlannedRow",

@@ -15,6 +15,40 @@ class GpuLoadRow(Part):
     memory_used_mib: int = 0
 
 
+class PathRow(Part):
+    """A tailnet path, as the machine's agent measured it.
+
+    Attributes:
+        kind: `direct`, `peer-relay` or `derp`.
+        relay: the code of the DERP region, for `derp`.
+        rtt_ms: the round trip.
+        throughput_estimate: `high`, `medium` or `low`: an estimate from kind and round trip; nothing is transferred.
+        age_s: since it was measured.
+    """
+
+    kind: str
+    relay: str = ""
+    rtt_ms: float
+    throughput_estimate: str
+    age_s: float
+
+
+class PeerPathsView(Part):
+    """The paths to a sample of the other nodes of the pool.
+
+    Attributes:
+        direct, relayed, silent: how many are of that sort; a silent peer did not answer.
+        rtt_ms: the median round trip of those that answered.
+        not_direct: slots of some that are relayed or silent.
+    """
+
+    direct: int = 0
+    relayed: int = 0
+    silent: int = 0
+    rtt_ms: float | None = None
+    not_direct: list[str] = []
+
+
 class HealthView(Part):
     """What Slurm, the node agent and the tailnet say of a node, and what follows from it.
 
@@ -27,6 +61,8 @@ class HealthView(Part):
         slurm_state: as sinfo shows it; "" when Slurm cannot be read.
         slurm_reason, slurm_reason_by, slurm_reason_at: why it is drained or DOWN, who said so, and when.
         tailnet: `online`, or since when the device is offline; "" when the tailnet cannot be read.
+        head_path: its tailnet path to the head, as its agent measured it; null when that is not known.
+        peer_paths: its paths to other nodes of its pool; null when the agent has not reported.
         heartbeat_age_s: since the agent's last report; None before the first one.
         reported_at: when the agent reported the fields below; None: not since meshd started.
         jobs_seen: jobs with processes on the machine, whatever Slurm says.
@@ -47,6 +83,8 @@ class HealthView(Part):
     slurm_reason_by: str = ""
     slurm_reason_at: AwareDatetime | None = None
     tailnet: str = ""
+    head_path: PathRow | None = None
+    peer_paths: PeerPathsView | None = None
     heartbeat_age_s: float | None = None
     reported_at: AwareDatetime | None = None
     agent_version: str = ""

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, AwareDatetime, Field
 
 from meshd.api.schema.base import Document, DryRunRequest, Name, Part, Request
 from meshd.api.schema.head import ErrorView
-from meshd.api.schema.health import GpuLoadRow
+from meshd.api.schema.health import GpuLoadRow, PathRow
 from meshd.plaintext import plain
 
 
@@ -18,7 +18,8 @@ class NodeRow(Part):
     Attributes:
         pod: it is a pod: a container without systemd.
         since: when it entered its phase.
-        path: `direct ADDRESS`, `relay CODE`, or "" when not known.
+        path: how the head's tailscaled reaches it: `direct ADDRESS`, `relay CODE`, or "" when not known.
+        head_path: its path to the head, as its agent measured it; null when that is not known.
         slurm_state: as sinfo shows it, e.g. `IDLE+DRAIN`; "" when Slurm cannot be read.
         jobs: ids of the jobs that hold it.
         reason: why it is in this phase.
@@ -56,6 +57,7 @@ class NodeRow(Part):
     slurm_reason: str = ""
     lacks: list[str] = []
     gpu_load: list[GpuLoadRow] = []
+    head_path: PathRow | None = None
 
 
 class NodesView(Document):

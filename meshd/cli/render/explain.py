@@ -7,10 +7,10 @@ from datetime import datetime
 from rich.console import RenderableType
 from rich.text import Text
 
-from meshd.api.schema import AttemptRow, ExplainView, HealthView
+from meshd.api.schema import AttemptRow, ExplainView, HealthView, PeerPathsView
 from meshd.cli.render.offers import alternatives
 from meshd.cli.render.shorten import MESSAGE_MAX, TEXT_MAX, merge_attempts, merge_messages, shorten
-from meshd.cli.render.status import event
+from meshd.cli.render.status import event, path
 from meshd.cli.render.table import Table
 from meshd.cli.render.terminal import age, clean_text, phase
 from meshd.plaintext import counted
@@ -76,6 +76,8 @@ def _health(health: HealthView, now: datetime) -> list[RenderableType]:
         ("do", health.cure),
         ("slurm", health.slurm_state + (f": {health.slurm_reason}{said}" if health.slurm_reason else "")),
         ("tailnet", health.tailnet),
+        ("path to the head", _head_path(health)),
+        ("paths to its pool", _peer_paths(health.peer_paths)),
         ("agent", _agent(health)),
         ("gpus", _gpus(health)),
         ("limits", health.limits),
@@ -101,6 +103,24 @@ def _agent(health: HealthView) -> str:
         f"{heard}; {', '.join(daemons)}; {counted(health.jobs_seen, 'job')} running; load {health.load1:.1f}, up "
         f"{age(health.uptime_s)}, agent {health.agent_version or 'of an unknown version'}"
     )
+
+
+def _head_path(health: HealthView) -> str:
+    found = health.head_path
+    if found is None:
+        return ""
+    estimate = f"throughput {found.throughput_estimate}, an estimate"
+    return f"{path(found)} ({estimate}; measured {age(found.age_s)} ago)"
+
+
+def _peer_paths(peers: PeerPathsView | None) -> str:
+    """How many nodes of a sample are reached directly, and some of the others."""
+    measured = peers.direct + peers.relayed + peers.silent if peers else 0
+    if peers is None or not measured:
+        return ""
+    median = f", median {peers.rtt_ms:.1f}ms" if peers.rtt_ms is not None else ""
+    text = f"{peers.direct} of {measured} measured are direct, {peers.relayed} relayed, {peers.silent} silent{median}"
+    return f"{text}; not direct: {', '.join(peers.not_direct)}" if peers.not_direct else text
 
 
 def _system(health: HealthView) -> str:

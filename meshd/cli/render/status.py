@@ -10,7 +10,17 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from meshd.api.schema import CheckRow, EventRow, GpuLoadRow, NodeRow, PoolView, ProblemView, SourceView, StatusView
+from meshd.api.schema import (
+    CheckRow,
+    EventRow,
+    GpuLoadRow,
+    NodeRow,
+    PathRow,
+    PoolView,
+    ProblemView,
+    SourceView,
+    StatusView,
+)
 from meshd.cli.render.shorten import merge_messages, merge_problems, shorten
 from meshd.cli.render.table import Table
 from meshd.cli.render.terminal import age, clean_text, phase, severity, usd
@@ -19,7 +29,7 @@ _NODE_HEADERS = (
     "MACHINE", "SLOT", "KIND", "PHASE", "FOR", "WHERE", "TYPE", "GPUS", "LOAD", "ADDRESS", "PATH", "SLURM", "JOBS",
     "BEAT", "USD/H", "WHY",
 )  # fmt: skip
-_NODE_OPTIONAL = ("PATH", "TYPE", "BEAT", "LOAD", "ADDRESS", "MACHINE", "WHERE", "FOR", "GPUS", "KIND", "SLURM", "JOBS")
+_NODE_OPTIONAL = ("TYPE", "BEAT", "LOAD", "ADDRESS", "MACHINE", "WHERE", "FOR", "PATH", "GPUS", "KIND", "SLURM", "JOBS")
 
 
 def status(view: StatusView, *, verbose: bool = False) -> list[RenderableType]:
@@ -109,7 +119,7 @@ def nodes(rows: Sequence[NodeRow], now: datetime) -> Table:
                 f"{row.gpus} {row.gpu}".strip(),
                 _load(row.gpu_load),
                 row.address or "-",
-                row.path or "-",
+                path(row.head_path) or _path_from_head(row.path) or "-",
                 row.slurm_state or "-",
                 ",".join(row.jobs) or "-",
                 age(row.heartbeat_age_s),
@@ -120,6 +130,20 @@ def nodes(rows: Sequence[NodeRow], now: datetime) -> Table:
         ],
         optional=_NODE_OPTIONAL,
     )
+
+
+def path(found: PathRow | None) -> str:
+    """A measured path: `direct 1ms`, `derp:fra 48ms`; "" when it is not known."""
+    if found is None:
+        return ""
+    rtt = f"{found.rtt_ms:.0f}ms" if found.rtt_ms >= 1 else "<1ms"
+    return f"{found.kind}:{found.relay} {rtt}" if found.relay else f"{found.kind} {rtt}"
+
+
+def _path_from_head(words: str) -> str:
+    """How the head's tailscaled reaches a machine whose agent has not measured it: `direct`, `derp:fra`."""
+    kind, _, code = words.partition(" ")
+    return f"derp:{code}" if kind == "relay" else kind
 
 
 def _load(gpus: Sequence[GpuLoadRow]) -> str:

@@ -20,6 +20,7 @@ from meshd.model.machine import COUNTS_AS_SUPPLY, HOLDS_SLOT, IN_SLURM, Machine,
 from meshd.model.plan import RequestMachine
 from meshd.plan import explanation
 from meshd.plan.fitness import is_ready, unfit
+from meshd.plan.paths import path_fault
 from meshd.plan.placement import amount, unit_of
 from meshd.plan.plan_input import ClusterView
 from meshd.plan.scale import supply_gpus, units
@@ -47,7 +48,11 @@ class _Moment:
         cooldown = self.desired.cooldowns.get(CooldownKey.of_provider(machine.provider))
         held = cooldown if cooldown is not None and cooldown.until > self.at else None
         context = explanation.Context(
-            self.desired.policy, views.slurm_of(self.tick.snapshot), held, unfit(machine, self._cluster_view)
+            self.desired.policy,
+            views.slurm_of(self.tick.snapshot),
+            held,
+            unfit(machine, self._cluster_view),
+            path_fault(machine, self._cluster_view),
         )
         return explanation.doing(machine, context)
 

@@ -22,10 +22,11 @@ from meshd.daemon.providers.guards import Guards
 from meshd.daemon.reporting import Reporter, problem
 from meshd.daemon.slurm.controller import SlurmFilesController
 from meshd.model.desired import Desired
-from meshd.model.machine import COSTS_MONEY, Machine, UnfitReason
+from meshd.model.machine import COSTS_MONEY, Machine, Phase, UnfitReason
 from meshd.model.observed import Snapshot
 from meshd.obs.metrics import Metrics, MetricsSnapshot
 from meshd.plan.fitness import count, is_ready
+from meshd.plan.paths import demands_direct, head_path
 from meshd.plan.plan_input import ClusterView
 from meshd.plan.scale import units
 from meshd.runtime.clock import Clock
@@ -57,11 +58,18 @@ def metrics_snapshot(
             ready[machine.pool] += units(machine)
         if machine.phase in COSTS_MONEY:
             usd[machine.pool, machine.provider] += machine.usd_per_hour
+    paths = {
+        (str(m.pool), str(m.slot), "direct" if demands_direct(m, desired.policy) else "any"): path
+        for m in machines
+        if m.phase in {Phase.TESTING, Phase.READY} and (path := head_path(m, cluster_view)) is not None
+    }
     seen = sources(snapshot, now)
     return MetricsSnapshot(
         machines=Counter((m.pool, m.provider, m.phase.value) for m in machines),
         gpus_ready=ready,
         nodes_unfit=unfit,
+        path_direct={key: path.direct for key, path in paths.items()},
+        path_rtt_s={key[:2]: path.rtt_s for key, path in paths.items()},
         gpus_wanted={
             n: target.gpus for n, pool in desired.pools.items() if (target := desired.target(pool)) is not None
         },

@@ -12,7 +12,8 @@ from meshd.daemon.observe.slurm_ping import DOWN, SlurmPing
 from meshd.model.desired import Desired, Policy, Pool, options_of
 from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import AgentReport, Fresh, Observation, SlurmNode, SlurmView, Snapshot, value_of
-from meshd.plan import fitness
+from meshd.model.path import MeasuredPath, PeerPaths
+from meshd.plan import fitness, paths
 from meshd.plan.fitness import is_ready, unfit
 from meshd.plan.placement import unit_of
 from meshd.plan.plan_input import ClusterView
@@ -93,6 +94,26 @@ def gpu_load(report: AgentReport | None) -> list[s.GpuLoadRow]:
     ]
 
 
+def path_row(path: MeasuredPath | None, now: datetime) -> s.PathRow | None:
+    """A path; None when it is not known."""
+    if path is None:
+        return None
+    return s.PathRow(
+        kind=path.kind.value, relay=path.relay, rtt_ms=round(path.rtt_s * 1000, 2),
+        throughput_estimate=path.throughput_estimate.value, age_s=round((now - path.at).total_seconds(), 1),
+    )  # fmt: skip
+
+
+def peer_paths(found: PeerPaths | None) -> s.PeerPathsView | None:
+    """The paths to other nodes; None when the agent has not reported."""
+    if found is None:
+        return None
+    return s.PeerPathsView(
+        direct=found.direct, relayed=found.relayed, silent=found.silent, not_direct=list(found.not_direct),
+        rtt_ms=round(found.rtt_s * 1000, 2) if found.rtt_s is not None else None,
+    )  # fmt: skip
+
+
 _WORKS = frozenset({"IDLE", "ALLOCATED", "MIXED", "COMPLETING", "PLANNED", "RESERVED"})
 """States of a node that takes jobs or has some."""
 
@@ -124,6 +145,7 @@ def node_row(machine: Machine, slurm: SlurmView | None, cluster_view: ClusterVie
         unfit=found.why.value if found else "", unfit_text=found.words if found else "",
         unfit_since=found.since if found else None, gpu_load=gpu_load(cluster_view.report(machine)),
         lacks=list(machine.lacks),
+        head_path=path_row(paths.head_path(machine, cluster_view), now),
     )  # fmt: skip
 
 
@@ -153,6 +175,8 @@ def health_view(
         slurm_reason_by=node.reason_by if node and reason else "",
         slurm_reason_at=node.reason_at if node and reason else None,
         tailnet=tailnet,
+        head_path=path_row(paths.head_path(machine, cluster_view), cluster_view.now),
+        peer_paths=peer_paths(report.peer_paths) if report else None,
         heartbeat_age_s=round((cluster_view.now - heard).total_seconds(), 1) if heard else None,
         limits=limits_of(machine, desired.policy.pod_limits),
         log=list(log.lines) if log else [],

@@ -86,6 +86,7 @@ def policy(
     may_change_devices: bool,
     providers: Mapping[str, Provider],
     poll_hold_s: float = 25.0,
+    direct_pools: frozenset[str] = frozenset(),
 ) -> Policy:
     """The deadlines and limits as the planner knows them.
 
@@ -95,6 +96,7 @@ def policy(
         may_change_devices: the tailnet's API can be asked to change devices.
         providers: the enabled ones.
         poll_hold_s: for how long the node API holds a poll: it is the pace of the heartbeats.
+        direct_pools: the pools whose machines need a direct path to the head.
     """
     return Policy(
         heartbeat_late_s=poll_hold_s + LATE_SLACK_S,
@@ -103,6 +105,7 @@ def policy(
         replace_cooldown_s=timing.breaker_cooldown_s,
         idempotent_launch=frozenset(n for n, provider in providers.items() if provider.capabilities.idempotent_launch),
         pod_limits=pod_limits(providers),
+        direct_pools=direct_pools,
         launch_timeout_s=timing.launch_timeout_s,
         launch_settle_s=timing.launch_settle_s,
         boot_timeout_s=timing.boot_timeout_s,
@@ -169,6 +172,7 @@ class DesiredState:
             policy=policy(
                 settings.timing, settings.prices, may_change_devices=self._may_change_devices,
                 providers=self._providers, poll_hold_s=settings.node_api.poll_hold_s,
+                direct_pools=frozenset(name for name, pool in settings.pools.items() if pool.path == "direct"),
             ),
             cooldowns=self._journal.cooldowns(now),
             expired_cooldowns=self._journal.expired_cooldowns(now),

@@ -105,7 +105,7 @@ class NodeSteps:
         """Have slurmd started; the machine is then tested."""
         await self._until_quiet()
         machine = self._machine_store.get(step.subject)
-        if machine.phase is not Phase.CONFIGURING or machine.removal:
+        if machine.phase not in {Phase.CONFIGURING, Phase.TESTING} or machine.slurmd_started or machine.removal:
             return
         args = {"slurm_settings": await self._slurm.node_settings()}
         # Written down before it is asked for: from here on a job may run there, whatever the agent answers.
@@ -120,6 +120,11 @@ class NodeSteps:
         if why:
             text = f"its agent could not start slurmd: {why}"
             self._machine_store.move(step.subject, Phase.DRAINING, text, failure=text)
+            return
+        if machine.phase is Phase.TESTING:  # its path was tested first
+            self._machine_store.change(
+                step.subject, EventKind.START_SLURMD, "slurmd was started", slurmd_started=True
+            )  # fmt: skip
             return
         self._machine_store.move(step.subject, Phase.TESTING, "slurmd was started", slurmd_started=True)
 

@@ -14,7 +14,7 @@ from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.munge_key.controller import MungeKeyController
-from meshd.daemon.nodes import problems, unfit
+from meshd.daemon.nodes import paths, problems, unfit
 from meshd.daemon.nodes.devices import Addresses, MachineDevices
 from meshd.daemon.nodes.join_token_watch import JoinTokenWatch
 from meshd.daemon.nodes.service import HeadFacts, NodeService, Whois
@@ -111,7 +111,9 @@ class NodeReporter(Reporter):
         """Unfit and silent nodes, their devices, keys and tokens, and what users of a node can read."""
         now, machines, snapshot = self._store.now(), self._store.journal.machines(), self._snapshot()
         desired = self._desired()
-        yield from unfit.problems(machines, desired, ClusterView.of(snapshot, desired.policy, now))
+        cluster_view = ClusterView.of(snapshot, desired.policy, now)
+        yield from unfit.problems(machines, desired, cluster_view)
+        yield from paths.problems(machines, cluster_view)
         yield from problems.logins(machines, snapshot, now)
         yield from self._parts.devices.problems(now)
         yield from problems.devices(machines, now)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
-from meshd.api.node_schema import HeartbeatIn
+from meshd.api.node_schema import HeartbeatIn, PathsIn
 from meshd.codes import EventKind
 from meshd.daemon.agents import Asks
 from meshd.daemon.controller import Controller
 from meshd.model.machine import Machine
 from meshd.model.observed import AgentReport, GpuLoad
+from meshd.model.path import MeasuredPath, PeerPaths
 from meshd.obs.log import redact
 from meshd.plan.plan_input import LONG_AGO
 from meshd.runtime.clock import Clock
@@ -39,6 +40,8 @@ class NodeReports:
         """Take a heartbeat in."""
         last = self._reports.get(machine.name)
         fault = _gpu_fault(machine, heartbeat)
+        head_path = _head_path(heartbeat.paths, at)
+        relayed = head_path is not None and not head_path.direct
         other_boot = last is not None and "" != last.boot_id != heartbeat.boot_id != ""
         if other_boot and at - self._rebooted.get(machine.name, LONG_AGO) >= REBOOTS_APART:
             self._rebooted[machine.name] = at
@@ -57,6 +60,9 @@ class NodeReports:
             gpus=tuple(GpuLoad(g.index, g.utilization_percent, g.memory_used_mib) for g in heartbeat.gpus),
             gpu_fault=fault,
             gpu_fault_since=_since(bool(fault), last.gpu_fault_since if last else None, at),
+            head_path=head_path,
+            relayed_since=_since(relayed, last.relayed_since if last else None, at),
+            peer_paths=_peer_paths(heartbeat.paths),
         )
 
     def keep(self, alive: Collection[str]) -> None:
@@ -76,6 +82,20 @@ def _gpu_fault(machine: Machine, heartbeat: HeartbeatIn) -> str:
     if 0 < len(heartbeat.gpus) < promised:
         return f"nvidia-smi shows {len(heartbeat.gpus)} of {promised} GPUs"
     return ""
+
+
+def _head_path(paths: PathsIn, at: datetime) -> MeasuredPath | None:
+    head = paths.head
+    if head is None:
+        return None
+    return MeasuredPath(head.kind, head.relay, head.rtt_s, at - timedelta(seconds=head.age_s))
+
+
+def _peer_paths(paths: PathsIn) -> PeerPaths | None:
+    peers = paths.peers
+    if peers is None:
+        return None
+    return PeerPaths(peers.direct, peers.relayed, peers.silent, peers.rtt_s, peers.not_direct)
 
 
 def _since(wrong: bool, before: datetime | None, at: datetime) -> datetime | None:

@@ -195,8 +195,8 @@ class PollIntervals:
             return
         self._revision = self._journal.revision
         machines = self._journal.machines()
-        # A machine on a slot that a person has closed may stay TESTING for days.
-        tested = any(m.phase is Phase.TESTING and m.unfit_reason is None for m in machines)
+        # A machine on a slot that a person has closed may stay TESTING for days, and Slurm shows nothing of a path.
+        tested = any(m.phase is Phase.TESTING and m.may_run_jobs and m.unfit_reason is None for m in machines)
         leaving = any(m.phase is Phase.DRAINING for m in machines)
         self._slurm_fastest_s = SLURM_FAST_S if tested else SLURM_BRISK_S if leaving else float("inf")
         self._clouds_awaited = frozenset(m.provider for m in machines if m.phase in _CLOUD_AWAITED)

@@ -18,6 +18,7 @@ from meshd.api import endpoints
 from meshd.api.schema import (
     NodeRow,
     NodesView,
+    PathRow,
     PlannedRow,
     PlanView,
     PoolView,
@@ -96,7 +97,8 @@ NODES = NodesView(
         )
         for index, one in enumerate((
             {"phase": "ready", "since": NOW - timedelta(hours=2, minutes=5), "jobs": ["4711", "4712"],
-             "address": "100.64.0.7", "path": "direct 198.51.100.7:41641", "slurm_state": "IDLE", "heartbeat_age_s": 1},
+             "address": "100.64.0.7", "path": "relay fra", "slurm_state": "IDLE", "heartbeat_age_s": 1,
+             "head_path": PathRow(kind="derp", relay="fra", rtt_ms=48.2, throughput_estimate="low", age_s=12)},
             {"phase": "booting", "since": NOW - timedelta(seconds=42), "reason": "aws has it"},
             {"phase": "lost", "since": NOW - timedelta(days=2), "failure": "aws does not end it"},
         ), 1)

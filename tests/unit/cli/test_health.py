@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from meshd.api.schema import ExplainView, GpuLoadRow, HealthView, NodeRow, PlanView, PoolView, ScaleAnswer, StatusView
+import pytest
+
+from meshd.api.schema import (
+    ExplainView,
+    GpuLoadRow,
+    HealthView,
+    NodeRow,
+    PathRow,
+    PeerPathsView,
+    PlanView,
+    PoolView,
+    ScaleAnswer,
+    StatusView,
+)
 from meshd.cli.render import explain, status
 from meshd.cli.render.terminal import plain
 from meshd.cli.target_wait import PoolState, WaitOutcome, assess
+from tests.unit.cli.helpers import drawn
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ROW = NodeRow(
@@ -25,6 +39,48 @@ def test_tables_show_why_a_node_is_unfit_and_the_load_of_its_gpus() -> None:
     pools = [PoolView(name="h100", partition="h100", target_gpus=8, ready_gpus=6, unfit_gpus=2, unfit={"drained": 2})]
     view = StatusView(cluster="lab", version="1", at=NOW, pools=pools)
     assert "6 (2 unfit)" in plain(*status.status(view))
+
+
+DIRECT = PathRow(kind="direct", rtt_ms=0.4, throughput_estimate="high", age_s=12.0)
+RELAYED = PathRow(kind="derp", relay="fra", rtt_ms=48.2, throughput_estimate="low", age_s=12.0)
+
+
+@pytest.mark.parametrize(
+    ("measured", "from_head", "shown"),
+    [
+        (DIRECT, "", "direct <1ms"),
+        (DIRECT.model_copy(update={"rtt_ms": 1.2}), "relay fra", "direct 1ms"),
+        (RELAYED, "", "derp:fra 48ms"),
+        (RELAYED.model_copy(update={"kind": "peer-relay", "relay": ""}), "", "peer-relay 48ms"),
+        (None, "direct 198.51.100.7:41641", "direct"),
+        (None, "relay fra", "derp:fra"),
+        (None, "peer-relay 10.0.0.9:7", "peer-relay"),
+        (None, "", "-"),
+    ],
+)
+def test_the_column_path(measured: PathRow | None, from_head: str, shown: str) -> None:
+    row = ROW.model_copy(update={"head_path": measured, "path": from_head})
+    cells = drawn(300, status.nodes([row, ROW.model_copy(update={"slot": "h100-2", "path": "direct x"})], NOW))
+    start = cells[0].index("PATH")
+    assert cells[1][start : cells[0].index("SLURM")].strip() == shown
+
+
+def test_80_columns_have_the_path() -> None:
+    row = ROW.model_copy(update={"head_path": RELAYED, "unfit": "", "unfit_text": ""})
+    lines = drawn(80, status.nodes([row], NOW))
+    assert "derp:fra 48ms" in lines[1]
+    assert max(map(len, lines[:2])) <= 80
+
+
+def test_explain_shows_the_paths_and_names_the_estimate_one() -> None:
+    peers = PeerPathsView(direct=11, relayed=1, silent=0, rtt_ms=0.6, not_direct=["h100-7"])
+    health = HealthView(head_path=RELAYED, peer_paths=peers)
+    view = ExplainView(subject="h100-1", at=NOW, slot="h100-1", machine="m", phase="ready", health=health)
+    text = plain(*explain.explain(view))
+    for part in ("derp:fra 48ms", "low, an estimate", "12s ago", "11 of 12 measured are direct", "not direct: h100-7"):
+        assert part in text, part
+    nothing = HealthView(peer_paths=PeerPathsView())
+    assert "paths to its pool" not in plain(*explain.explain(view.model_copy(update={"health": nothing})))
 
 
 def test_explain_shows_the_health_without_control_characters() -> None:

@@ -28,8 +28,10 @@ from meshd.daemon.providers.breaker import COOL_DOWN_S, FAILURES_MAX, Breaker
 from meshd.daemon.providers.report import paused
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Machine, Phase, Removal
-from meshd.model.observed import Fresh
+from meshd.model.observed import AgentReport, Fresh
+from meshd.model.path import MeasuredPath, PathKind
 from meshd.obs.metrics import Metrics, MetricsSnapshot, families
+from meshd.plan.paths import FRESH_S
 from tests.codes import faulty
 from tests.live import live_settings
 from tests.unit.api.answers import Answers
@@ -93,6 +95,25 @@ def test_no_series_is_made_for_a_machine() -> None:
     metrics.follow(lambda: stand(*many))
     text = repr(samples(metrics).keys())
     assert not any(m.name in text or m.slot in text or m.instance_id in text for m in many)
+
+
+def test_paths_have_the_slot_and_what_the_pool_accepts() -> None:
+    fleet = [
+        machine(phase, index=n) for n, phase in enumerate((Phase.READY, Phase.TESTING, Phase.READY, Phase.BOOTING))
+    ]
+    kinds = (PathKind.DIRECT, PathKind.DERP, PathKind.DIRECT, PathKind.DIRECT)
+    ages_s = (10.0, 10.0, FRESH_S + 1, 10.0)
+    reports = {
+        m.name: AgentReport(NOW, head_path=MeasuredPath(kind, "", 0.02, ago(age_s)))
+        for m, kind, age_s in zip(fleet, kinds, ages_s, strict=True)
+    }
+    pools = {"h100": Pool("h100", "h100", 1, 8, ("aws",))}
+    metrics, desired = Metrics(), Desired("lab", pools, {}, Policy(direct_pools=frozenset({"h100"})), {})
+    metrics.follow(lambda: stand(*fleet, snapshot=snapshot(reports=reports), desired=desired))
+    found = samples(metrics)
+    direct = {key[1]: value for key, value in found.items() if key[0] == "meshd_node_path_direct"}
+    assert direct == {("h100", "h100-0", "direct"): 1, ("h100", "h100-1", "direct"): 0}, "old ones tell nothing"
+    assert found["meshd_node_path_rtt_seconds", ("h100", "h100-1")] == 0.02
 
 
 def test_an_open_breaker_is_a_problem_and_a_metric() -> None:
@@ -220,7 +241,7 @@ def declared() -> dict[str, set[str]]:
     metrics.provider_calls_in_flight.labels("aws", "list").inc()
     full = MetricsSnapshot(
         machines={("p", "a", "ready"): 1}, gpus_ready={"p": 1}, gpus_wanted={"p": 1}, usd_per_hour={("p", "a"): 1.0},
-        nodes_unfit={("p", "invalid"): 1},
+        nodes_unfit={("p", "invalid"): 1}, path_direct={("p", "p-1", "direct"): False}, path_rtt_s={("p", "p-1"): 0.1},
         problems={"error": 1}, source_up={"s": True}, source_age_s={"s": 1.0}, breaker_open={"a": True}, tick_age_s=1.0,
     )  # fmt: skip
     found: dict[str, set[str]] = {}

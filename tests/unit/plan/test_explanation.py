@@ -60,6 +60,10 @@ def test_what_came_of_it(made: Machine, outcome: str, words: str) -> None:
         (machine(Phase.CONFIGURING), ["waits for munge to be proved"]),
         (machine(Phase.CONFIGURING, munge_ok=True), ["Slurm to take its line"]),
         (machine(Phase.TESTING), ["it shows IDLE"]),
+        (
+            machine(Phase.TESTING, slurmd_started=False, slurmd_start_ordered_at=None),
+            ["slurmd starts when its path to the head is direct, until 12:04:50 UTC"],
+        ),
         (machine(Phase.READY), ["works: Slurm shows IDLE, job 7 on it"]),
         (machine(Phase.READY, device_gone_since=NOW), ["device was deleted at 12:00:00 UTC", "logs in again"]),
         (machine(Phase.READY, device_gone_since=NOW, own_key=True), ["no auth key to come back with"]),

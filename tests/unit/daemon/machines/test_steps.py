@@ -159,6 +159,16 @@ async def test_starting_slurmd_is_written_down_first(small: Small) -> None:
     assert found.may_run_jobs, "it may have started all the same"
 
 
+async def test_slurmd_is_started_where_the_path_was_tested_first(small: Small) -> None:
+    waiting = machine(Phase.TESTING, slurmd_started=False, slurmd_start_ordered_at=None)
+    m = give(small, waiting, "DOWN")
+    await do(small, p.StartSlurmd(m.name, "its path is direct"))
+    found = small.get(m.name)
+    assert (found.phase, found.slurmd_started, found.may_run_jobs) == (Phase.TESTING, True, True)
+    await do(small, p.StartSlurmd(m.name, "an old plan"))
+    assert small.agents.orders == ["start_slurmd"]
+
+
 @pytest.mark.parametrize(
     ("reason", "address", "resumed", "phase"),
     [
