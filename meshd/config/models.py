@@ -174,7 +174,7 @@ class PoolSettings(_Table):
     )
     spot: Literal["never", "prefer", "only"] = "never"
     pods: Literal["never", "allow", "only"] = Field(
-        "allow", description="whether to rent pods: containers without systemd, e.g. RunPod's"
+        "allow", description="whether to rent pods: containers without systemd"
     )
     partition: str = Field("", description="partition name; empty: the pool's name")
     features: tuple[str, ...] = ()

@@ -42,7 +42,7 @@ def publishing(
 ) -> SlurmFilesController:
     journal = Journal(directory / "journal.db")
     for index, gpus in ((1, EIGHT), (2, EIGHT[:1])):
-        offer = replace(OFFER, gpus=len(gpus))
+        offer = replace(OFFER, gpus=len(gpus), vcpus=1000, memory_mib=1 << 30)
         facts = replace(FACTS, gpus=gpus, systemd=systemd[index - 1])
         journal.put(machine(Phase.READY, index=index, offer=offer, facts=facts), "phase", "ready", NOW)
     return SlurmFilesController(
@@ -94,12 +94,12 @@ def test_a_node_has_the_feature_of_its_kind(
 ) -> None:
     rendered = publishing(tmp_path, "24.11.5", systemd=systemd, pods=pods)._make()
     assert rendered is not None
-    features = {
-        record["nodename"]: record.get("feature", "").split(",") for record in node_records(rendered.nodes_conf)
-    }
+    records = {record["nodename"]: record for record in node_records(rendered.nodes_conf)}
+    features = {names: record.get("feature", "").split(",") for names, record in records.items()}
     for slot, kind in zip(("h100-1", "h100-2"), kinds, strict=True):
         assert [word for word in features[slot] if word in {"pod", "vm"}] == [kind]
     check(rendered.nodes_conf, rendered.gres_conf)
+    assert int(records["h100-1"]["cpus"]) == FACTS.shape.cpus, "what it reports, whatever its cloud promised"
     free = [words for names, words in features.items() if names not in {"h100-1", "h100-2"}]
     assert free and not any({"pod", "vm"}.intersection(words) for words in free)
 
