@@ -25,6 +25,7 @@ class CloudMachine:
     Attributes:
         token: the name that its owner gave it.
         alive: it has not ended, so it costs money.
+        container: it is a container, which runs `user_data` as its first process; None when the stand-in does not say.
     """
 
     token: str
@@ -36,6 +37,7 @@ class CloudMachine:
     user_data: str = field(repr=False)
     address: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    container: bool | None = None
 
 
 class Rig(ABC):

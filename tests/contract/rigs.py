@@ -131,6 +131,7 @@ def _cloud_machine(machine: RentedMachine) -> CloudMachine:
         user_data=script_of(machine),
         address=machine.address,
         tags=machine.tags,
+        container=machine.pod is not None,
     )
 
 

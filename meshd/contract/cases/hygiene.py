@@ -11,9 +11,9 @@ import pytest
 from meshd.contract.cases.base import Cases, kinds
 from meshd.contract.faults import FaultKind
 from meshd.contract.rig import Rig, not_covered
-from meshd.contract.steps import USER_DATA_SECRET, request
+from meshd.contract.steps import USER_DATA_SECRET, launched, only_machine, request
 from meshd.errors import ConfigError, ProviderError
-from meshd.provider_api import Offer, Provider
+from meshd.provider_api import MachineKind, Offer, Provider
 
 
 def shows_secret(rig: Rig, shown: str) -> bool:
@@ -37,6 +37,8 @@ class HygieneCases(Cases):
         """The other capabilities have cases of their own: spot, tags, idempotent_launch, user_data_max_b, ..."""
         can = provider.capabilities
         assert (can.machine_kind, can.tun, can.systemd) == (rig.machine_kind, rig.tun, rig.systemd)
+        await launched(rig, provider)
+        assert only_machine(rig).container in (None, can.machine_kind is MachineKind.CONTAINER)
 
     async def test_settings_are_refused_with_one_line_per_problem(self, rig: Rig) -> None:
         with pytest.raises(ConfigError) as caught:

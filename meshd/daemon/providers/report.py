@@ -101,5 +101,5 @@ def host_trust(providers: Mapping[str, Provider]) -> CheckRow:
         f"{', '.join(foreign)} may rent on hosts of strangers, who can read the munge key there: with it they are root "
         "on every node of the cluster"
     )
-    cure = "rent there only what strangers may have, or leave such hosts out in the provider's table (docs/providers.md)"
+    cure = "rent there only what strangers may have, or leave such hosts out: docs/providers.md names the setting"
     return warn(NAME, ProblemCode.PROVIDER_HOSTS_FOREIGN, text, cure)
