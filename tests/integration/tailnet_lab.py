@@ -24,6 +24,7 @@ import aiohttp
 
 from deploy.node.meshd_node.login import online
 from deploy.sandbox import gotools
+from deploy.sandbox.images import ensure_base
 from deploy.sandbox.presence import shared_folders
 from meshd.errors import TailnetError
 from meshd.runtime.run import Result, run
@@ -123,15 +124,25 @@ class TailnetLab:
     def socket_of(self, name: str) -> Path:
         return self.folder / f"{name}.sock"
 
-    def start(self, name: str) -> None:
-        """Start a tailscaled; with the state of an earlier one of that name it joins by itself."""
+    def start(self, name: str, tun: str = "userspace-networking") -> None:
+        """Start a tailscaled; with the state of an earlier one of that name it joins by itself.
+
+        Args:
+            name: the node's.
+            tun: the TUN device's name; a namespace has room for one.
+        """
         port = self._ports.setdefault(name, PORT_FIRST + len(self._ports))
-        words = [str(self._bin / "tailscaled"), "--tun=userspace-networking", f"--statedir={self.folder / name}"]
+        words = [str(self._bin / "tailscaled"), f"--tun={tun}", f"--statedir={self.folder / name}"]
         self._start(name, [*words, f"--socket={self.socket_of(name)}", f"--port={port}"])
 
-    async def join(self, name: str, login_server: str = f"http://{ADDRESS}:{CONTROL_PORT}") -> None:
-        """Start a tailscaled and log it in; it is online by its own word then."""
-        self.start(name)
+    async def join(
+        self,
+        name: str,
+        login_server: str = f"http://{ADDRESS}:{CONTROL_PORT}",
+        tun: str = "userspace-networking",
+    ) -> None:
+        """Start a tailscaled and log it in; it is online by its own word then. For `tun` see `start`."""
+        self.start(name, tun)
         await self.answers(name)
         await self.tailscale(
             name,
@@ -143,6 +154,18 @@ class TailnetLab:
             "--timeout=30s",
         )
         await self.online(name)
+
+    async def block_udp(self, *, blocked: bool) -> None:
+        """Drop what tailscaleds send each other by UDP, without a word, or no longer: only the relay is left.
+
+        STUN works, as behind a NAT. It takes the nft of a sandbox image, since the host may have none.
+        """
+        image = await ensure_base("trixie")
+        ports = f"{PORT_FIRST}-{PORT_FIRST + 99}"
+        rule = f"type filter hook input priority 0\nudp sport {ports} udp dport {ports} drop\n"
+        text = f"table inet relayed {{\nchain input {{\n{rule}}}\n}}\n" if blocked else "delete table inet relayed\n"
+        argv = ["ip", "netns", "exec", self.namespace, "chroot", str(image), "nft", "-f", "-"]
+        await run(argv, timeout_s=30.0, stdin=text.encode())
 
     async def late_control(self, late_s: float) -> str:
         """A login server that is the control server, except that what it says comes later."""

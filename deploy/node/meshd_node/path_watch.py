@@ -32,8 +32,10 @@ HEAD_FIRST_S = 1.0
 HEAD_EVERY_S = 60.0
 PEER_EVERY_S = 30.0
 PEER_AGAIN_S = 600.0
-NOT_JOINED_S = 1.0
-PING_S = 2.0
+NOT_JOINED_S = 0.2
+"""Short, so that the first poll after the join has a measurement. Nothing is asked meanwhile."""
+
+PING_S = 1.5
 PAUSES_S = (0.0, 0.2, 0.5, 1.0)
 """Before each ping of a measurement. It ends with the first direct answer."""
 SILENCES_MAX = 2
