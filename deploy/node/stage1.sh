@@ -1,11 +1,13 @@
 #!/bin/sh
-# meshd stage 1: cloud-init runs this as root. It joins the tailnet, fetches the node agent from the head and starts it.
-# Some clouds run it at every boot: each step first checks whether its work is done. No secret is ever an argument.
-# Rendered by meshd/bootstrap/stage1.py, which quotes the @VALUES@ and drops comment lines.
+# meshd stage 1: cloud-init runs this as root, or a container as its start command. It joins the tailnet, fetches the node
+# agent from the head and starts it. Some clouds run it at every boot: each step first checks whether its work is done. No
+# secret is ever an argument.
+# Rendered by meshd/bootstrap/stage1.py, which quotes the @VALUES@ and drops comment lines. assets.py puts
+# stage1_systemd.sh or stage1_container.sh into the place of the line PART; lines that end with `#: container` or `#: systemd` are for
+# that kind alone.
 set -u
 umask 077
-PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:${PATH:-}
-export PATH
+export PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:${PATH:-}"
 MACHINE=@MACHINE@
 LOGIN=@LOGIN_SERVER@
 ETC=/etc/meshd-node
@@ -18,23 +20,19 @@ TRIES=@TRIES@
 
 say() {
   printf 'meshd: %s\n' "$*"
-  { printf 'meshd: %s\r\n' "$*" >/dev/console; } 2>/dev/null
-  logger -t meshd "stage 1: $*" 2>/dev/null
-  :
+  { printf 'meshd: %s\r\n' "$*" >/dev/console; } 2>/dev/null  #: systemd
+  logger -t meshd "stage 1: $*" 2>/dev/null  #: systemd
+  :  #: systemd
 }
 
 up_s() { cut -d. -f1 /proc/uptime; }
 
-nap() { sleep 0.05 2>/dev/null || sleep 1; }
+nap() { sleep 0.05; }
 
-booted() { [ -d /run/systemd/system ]; }
+# PART
 
 # The state may be lost or damaged: the node token is enough to come back.
 was_node() { [ -e "$STATE" ] || [ -e $ETC/node.token ] && [ -s $PYZ ]; }
-
-start_agent() {
-  if booted; then systemctl --no-block start meshd-node; else python3 $PYZ install; fi
-}
 
 # The machine cannot become a node. No job has ever run on it, unless it joined before. Then its agent keeps repairing
 # the login, and its dead-man switch runs.
@@ -45,11 +43,7 @@ give_up() {
     start_agent
     exit 1
   fi
-  if [ -n @POWER_OFF@ ] && [ ! -e "$STATE" ]; then
-    say "powering off in 10 s"
-    sleep 10
-    systemctl poweroff 2>/dev/null || poweroff -f
-  fi
+  give_back
   exit 1
 }
 
@@ -63,17 +57,17 @@ tailscale_ok() {
   [ "$major" -gt 1 ] || [ "$minor" -ge 90 ]
 }
 
-install_tailscale() {
-  say "installing tailscale"
+install_missing() {
+  say "installing $NEEDS"
   ID='' VERSION_CODENAME=''
   [ -r /etc/os-release ] && . /etc/os-release
-  case "$ID" in debian|ubuntu) ;; *) give_up "no tailscale 1.90 here and no way to install it on '$ID'";; esac
+  case "$ID" in debian|ubuntu) ;; *) give_up "no way to install $NEEDS on '$ID'";; esac
   base=@PACKAGES@/$ID/$VERSION_CODENAME
   keyring=/usr/share/keyrings/tailscale-archive-keyring.gpg list=/etc/apt/sources.list.d/tailscale.list
   try=1 since=$(up_s)
-  while add_tailscale >$ETC/apt.log 2>&1; rc=$?; ! tailscale_ok; do
-    say "cannot install tailscale (try $try, exit code $rc): $(grep ': ' $ETC/apt.log | tail -n 3 | tr '\n' ' ')"
-    [ $(($(up_s) - since)) -lt 600 ] || give_up "no tailscale 1.90 after 10 min of tries"
+  while add_missing >$ETC/apt.log 2>&1; rc=$?; ! all_there; do
+    say "cannot install $NEEDS (try $try, exit code $rc): $(grep ': ' $ETC/apt.log | tail -n 3 | tr '\n' ' ')"
+    [ $(($(up_s) - since)) -lt 600 ] || give_up "no $NEEDS after 10 min of tries"
     # apt never repairs a truncated list itself
     ! grep -q 'MergeList\|be parsed' $ETC/apt.log || rm -rf /var/lib/apt/lists/*
     try=$((try + 1))
@@ -82,12 +76,14 @@ install_tailscale() {
 }
 
 # At a first boot unattended-upgrades or cloud-init may hold apt's locks for minutes, and a mirror may be down.
-add_tailscale() {
+add_missing() {
+  type curl || type wget || { apt update; apt install curl ca-certificates; }
   get "$base.noarmor.gpg" "$keyring" && get "$base.tailscale-keyring.list" "$list" &&
     chmod 0644 "$keyring" "$list" || return
   dpkg --configure -a
   apt update
-  apt -o DPkg::Lock::Timeout=60 install tailscale
+  # shellcheck disable=SC2086  # a list
+  apt -o DPkg::Lock::Timeout=60 install $NEEDS
 }
 
 apt() { DEBIAN_FRONTEND=noninteractive apt-get -qy "$@" </dev/null; }
@@ -96,13 +92,8 @@ apt() { DEBIAN_FRONTEND=noninteractive apt-get -qy "$@" </dev/null; }
 # machine's name, which is unique: after a reboot it matches, and nothing is wiped. No logout: it would log the other
 # machine out.
 stop_image() {
-  if booted; then systemctl stop meshd-node slurmd tailscaled 2>/dev/null; fi
-  for p in /proc/[0-9]*; do
-    [ "$(cat "$p/comm" 2>/dev/null)" = tailscaled ] || continue
-    kill "${p#/proc/}"
-    n=0
-    while [ -d "$p" ] && [ $((n += 1)) -lt 400 ]; do nap; done
-  done
+  stop_services
+  stop_tailscaled
 }
 
 forget_image() {
@@ -113,22 +104,14 @@ forget_image() {
     rm -rf ${LIB:?}/* /var/lib/meshd-node/* "${ETC:?}"/*
     ! [ -e $LIB/tailscaled.state ] || give_up "cannot wipe $LIB"
   fi
-  mkdir -p "${MARK%/*}"
   printf '%s\n' "$MACHINE" >"$MARK.new" && mv "$MARK.new" "$MARK" || give_up "cannot write $MARK"
-  sync "$MARK" 2>/dev/null
-  :
+  sync "$MARK" 2>/dev/null  #: systemd
+  :  #: systemd
 }
 
 start_tailscaled() {
   [ -S /run/tailscale/tailscaled.sock ] && status >/dev/null && return
-  if booted; then
-    systemctl --no-block enable --now tailscaled >/dev/null 2>&1
-  else
-    mkdir -p /run/tailscale $LIB
-    set -- --statedir=$LIB --socket=/run/tailscale/tailscaled.sock
-    [ -c /dev/net/tun ] || set -- "$@" --tun=userspace-networking --socks5-server=localhost:1055
-    setsid tailscaled "$@" </dev/null >/var/log/tailscaled.log 2>&1 &
-  fi
+  run_tailscaled
   n=0
   until status >/dev/null; do
     [ $((n += 1)) -lt 600 ] || give_up "tailscaled does not start"
@@ -157,7 +140,7 @@ wait_online() {
   until online; do
     [ $((n += 1)) -lt "$1" ] || return 1
     # waiting does not help a refused key
-    if [ "$n" -gt 40 ] && has 'login error'; then return 1; fi
+    [ "$n" -le 40 ] || ! has 'login error' || return 1
     nap
   done
 }
@@ -208,35 +191,38 @@ begin_fetch() {
 }
 
 fetch_agent() {
-  python3 - <<'PY'
+  # shellcheck disable=SC2086  # empty, or one word
+  python3 - $PROXY <<'PY'
 import hashlib, http.client, json, os, sys, time, zipfile
 parent = os.getppid()
 while not os.path.exists("/etc/meshd-node/online"):
     if os.getppid() != parent:
-        sys.exit("stage 1 ended")
+        sys.exit(1)
     time.sleep(0.02)
 c = json.load(open("/etc/meshd-node/join.json"))
 why = "no head"
 for head in c["heads"]:
     try:
         link = http.client.HTTPConnection(head, c["port"], timeout=20)
+        if sys.argv[1:]:  #: container
+            link = http.client.HTTPConnection(sys.argv[1], 1055, timeout=20)  #: container
+            link.set_tunnel("[%s]" % head if ":" in head else head, c["port"])  #: container
         link.request("GET", "/v1/agent", headers={"Authorization": "Bearer " + c["token"]})
         answer = link.getresponse()
         data = answer.read(4194304)
+        if answer.status != 200:
+            raise OSError("%d %s" % (answer.status, answer.reason))
     except (OSError, http.client.HTTPException) as e:
         why = "%s: %s" % (head, e)
         continue
-    if answer.status != 200:
-        why = "%s: %d %s" % (head, answer.status, answer.reason)
-        continue
     if hashlib.sha256(data).hexdigest() != c["sha256"]:
-        print(head + ": the agent is not the one that this machine expects", file=sys.stderr)
+        print(head + ": another agent than expected")
         sys.exit(3)
     path = "/opt/meshd-node/meshd-node.pyz"
     with open(path + ".new", "wb") as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+        file.flush()  #: systemd
+        os.fsync(file.fileno())  #: systemd
     os.rename(path + ".new", path)
     lib = "/opt/meshd-node/lib"
     zipfile.ZipFile(path).extractall(lib)
@@ -250,22 +236,20 @@ PY
 main() {
   say "stage 1 on $MACHINE"
   # loads the GPU driver in the background
-  nvidia-smi -L >/dev/null 2>&1 &
-  mkdir -p $ETC ${PYZ%/*}
+  nvidia-smi -L >/dev/null 2>&1 &  #: systemd
+  mkdir -p $ETC ${PYZ%/*} ${MARK%/*}
   chmod 0700 $ETC
   forget_image
   # This script may be in a file, and holds keys: only root may read it.
-  [ ! -f "$0" ] || chmod go= "$0"
+  [ ! -f "$0" ] || chmod go= "$0"  #: systemd
+  right_kind
   if ! was_node; then
     printf '%s\n' @JOIN@ >$ETC/join.json.new && mv $ETC/join.json.new $ETC/join.json
   fi
-  tailscale_ok || install_tailscale
+  all_there || install_missing
   start_tailscaled
   rm -f $ETC/online
-  if ! was_node; then
-    command -v python3 >/dev/null 2>&1 || give_up "no python3 here, which the node agent needs"
-    begin_fetch
-  fi
+  was_node || begin_fetch
   join_tailnet
   : >$ETC/online
   [ -n @KEEP_KEY@ ] || rm -f "$KEY"
@@ -282,10 +266,12 @@ main() {
     [ "$rc" != 3 ] || give_up "meshd was upgraded meanwhile"
     # shellcheck disable=SC2170  # rendered as a number
     [ $(($(up_s) - since)) -lt @DEAD_MAN_S@ ] || give_up "no answer from the head"
-    if [ "$try" -lt 5 ]; then sleep $((try * 2)); else sleep 10; fi
+    [ "$try" -gt 4 ] || sleep $((try * 2))
+    [ "$try" -lt 5 ] || sleep 10
     try=$((try + 1))
     begin_fetch
   done
+  start_agent  #: container
   say "the node agent is started"
 }
 

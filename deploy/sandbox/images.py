@@ -50,8 +50,8 @@ _HERE = Path(__file__).resolve().parent
 _IMAGE = _HERE / "image"
 _CONTAINER = _HERE.parent / "container"
 _POD_FILES = "usr/lib/meshd/pod"
-_NOT_COPIED = {"Dockerfile", "README.md", "meshnet", "packages"}
-_BUILT = ("libmeshnet.so", "meshnetd")
+_NOT_COPIED = {"Dockerfile", "meshnet", "packages", "slurmconf"}
+_BUILT = {"meshnet": ("libmeshnet.so", "meshnetd"), "slurmconf": ("libslurmconf.so",)}
 PYPROJECT = _HERE.parents[1] / "pyproject.toml"
 SDKS = ("aws", "gce")
 """The extras that the head gets: the SDKs of the clouds that have one."""
@@ -355,14 +355,13 @@ async def _lay_out_pod(root: Path) -> None:
             (target / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target / place)
             (target / place).chmod(source.stat().st_mode & 0o755)
-    if not (_CONTAINER / "meshnet").is_dir():
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        build = Path(folder) / "meshnet"
-        shutil.copytree(_CONTAINER / "meshnet", build)
-        await proc.run(["make", "--silent", "-C", build, *_BUILT], timeout_s=120)
-        for name in _BUILT:
-            shutil.copy(build / name, target / name)
+    for sources, names in _BUILT.items():
+        with tempfile.TemporaryDirectory() as folder:
+            build = Path(folder) / sources
+            shutil.copytree(_CONTAINER / sources, build)
+            await proc.run(["make", "--silent", "-C", build, *names], timeout_s=120)
+            for name in names:
+                shutil.copy(build / name, target / name)
 
 
 def _contents(files: Path) -> list[str | bytes]:

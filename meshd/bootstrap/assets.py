@@ -12,7 +12,7 @@ from meshd.errors import MeshdError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _PLACES = (_PACKAGE / "_assets", _PACKAGE.parent / "deploy")
-_POD = ("entrypoint", "has-tun", "log", "stop", "service/*/*", "meshnet/*")
+_POD = ("entrypoint", "has-tun", "log", "stop", "service/*/*", "*/Makefile", "*/*.[ch]")
 _MAIN = b"from meshd_node.main import main\n\nraise SystemExit(main())\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -38,9 +38,13 @@ def _place(file: str) -> Path:
     raise MeshdError("the node agent's files are missing from this installation: install meshd again")
 
 
-def stage1_template() -> str:
-    """The text of deploy/node/stage1.sh."""
-    return (node_dir() / "stage1.sh").read_text("utf-8")
+def stage1_template(*, systemd: bool = True) -> str:
+    """The text of deploy/node/stage1.sh with its part for machines with systemd, or for containers without."""
+    kind, other = ("systemd", "container") if systemd else ("container", "systemd")
+    part = (node_dir() / f"stage1_{kind}.sh").read_text("utf-8")
+    text = (node_dir() / "stage1.sh").read_text("utf-8").replace("# PART\n", part)
+    lines = (line for line in text.splitlines() if not line.endswith(f"  #: {other}"))
+    return "".join(f"{line.removesuffix(f'  #: {kind}')}\n" for line in lines)
 
 
 @lru_cache(maxsize=1)

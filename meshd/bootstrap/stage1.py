@@ -34,7 +34,8 @@ class Stage1:
         dead_man_s: stage 1 gives up when it cannot fetch the agent from the head for this long. It is also the agent's
             first limit, until the head sends one.
         power_off: power the machine off when it cannot join. Set it where that ends the machine
-            (`ProviderCapabilities.ends_itself`); otherwise stage 1 only writes to the console.
+            (`ProviderCapabilities.ends_itself`); otherwise stage 1 only writes to the console. A container never ends
+            itself: its cloud would start it again.
         packages_url: where tailscale's packages come from when the image has none, or one older than 1.90.
         tries: attempts at the tailnet before giving up.
     """
@@ -61,7 +62,7 @@ def render(stage: Stage1, template: str) -> str:
 
     Args:
         stage: the values.
-        template: the text of deploy/node/stage1.sh (`assets.stage1_template()`).
+        template: the text of deploy/node/stage1.sh for this kind of machine (`assets.stage1_template`).
 
     Raises:
         ValueError: a value is invalid (name, address, digest), or the script is too long.

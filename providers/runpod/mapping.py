@@ -121,11 +121,11 @@ def launch_body(request: LaunchRequest, kind: PodKind, settings: RunpodSettings)
 
 
 def start_command(user_data: str, *, image_start: bool) -> str:
-    """The `args` of a pod: run `user_data` once, then keep the container up.
+    """The `args` of a pod: become the script `user_data`.
 
     RunPod has no user data. It splits `args` like a shell's words and passes them to the image's entrypoint, instead of
-    the image's own command. Base64 needs no quoting. At the end the shell is replaced by `sleep`, so that the script
-    with its secrets does not stay in the process list.
+    the image's own command. Base64 needs no quoting. The shell is replaced by the script, so that these words with
+    their secrets do not stay in the process list; the script removes its file and stays up by itself.
 
     Args:
         user_data: a POSIX shell script.
@@ -135,5 +135,5 @@ def start_command(user_data: str, *, image_start: bool) -> str:
     steps = ["umask 077", f"echo {script} | base64 -d >{SCRIPT}"]
     if image_start:
         steps.append(f"[ ! -x {IMAGE_START} ] || (umask 022; exec {IMAGE_START}) >/var/log/start.log 2>&1 & true")
-    steps += [f"sh {SCRIPT}", f"rm -f {SCRIPT}", "exec sleep infinity"]
-    return f"bash -c '{'; '.join(steps)}'"
+    steps.append(f"exec sh {SCRIPT}")
+    return f"sh -c '{'; '.join(steps)}'"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import facts, meshnet, munge
+from . import facts, meshnet, munge, pod
 from .console import say
 from .errors import HeadUnreachable, MungeFault, NotPossible
 from .gpu import open_devices
@@ -78,6 +78,8 @@ def configure(
         HeadUnreachable, HeadRefused: the head did not take part in the proof.
     """
     open_devices(node.paths.dev)
+    if not node.systemd:
+        pod.build(node.paths, lambda text: report("packages", text))
     meshnet.prepare(node, lambda text: report("packages", text))  # before munged and slurmd, which need it
     node.prepare_slurmd()
     if not munge.answers(node.paths):

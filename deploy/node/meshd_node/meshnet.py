@@ -1,7 +1,7 @@
 """libmeshnet and meshnetd: they carry connections to the tailnet on a machine without a TUN device.
 
-tailscaled runs in user space there, and offers proxies at 127.0.0.1:1055. The agent itself uses the HTTP proxy. All other
-programs get libmeshnet through /etc/ld.so.preload; it talks to meshnetd (deploy/container/meshnet).
+tailscaled runs in user space there, and offers proxies at 127.0.0.1:1055. The agent itself uses the HTTP proxy. All
+other programs get libmeshnet through /etc/ld.so.preload; it talks to meshnetd (deploy/container/meshnet).
 """
 
 from __future__ import annotations
@@ -13,15 +13,12 @@ from .console import say
 from .errors import NotPossible
 from .files import write_file
 from .node import Node
-from .packages import ensure
 from .paths import Paths
-from .pod import lay_out
-from .tools import find, run
+from .pod import build
+from .tools import run
 
 PROXY = ("127.0.0.1", 1055)
 LIBRARY = "libmeshnet.so"
-DAEMON = "meshnetd"
-BUILD_S = 120.0
 SOCKET_WAIT_S = 20.0
 STEP_S = 0.02
 
@@ -41,9 +38,7 @@ def prepare(node: Node, report: Callable[[str], None] = lambda _text: None) -> N
     if node.tun:
         _set_preloaded(paths, library, wanted=False)
         return
-    lay_out(paths)
-    if not all((paths.pod / name).exists() for name in (LIBRARY, DAEMON)):
-        _build(paths, report)
+    build(paths, report)
     node.meshnetd.start()
     _wait_for_socket(node)
     _check_loads(library)
@@ -82,17 +77,6 @@ def _set_preloaded(paths: Paths, library: str, wanted: bool) -> None:
     if new != old:
         write_file(paths.preload, new.encode("utf-8", "surrogateescape"), 0o644)
         say(f"{paths.preload} {'names' if wanted else 'no longer names'} {library}")
-
-
-def _build(paths: Paths, report: Callable[[str], None]) -> None:
-    """Compile both with the machine's own compiler. Installs one where there is none."""
-    sources = paths.pod / "meshnet"
-    if not (sources / "build").is_file():
-        raise NotPossible("the sources of libmeshnet are missing here", "this is a fault of meshd: report it")
-    if not find("cc") or not (paths.root / "usr/include/stdlib.h").exists():
-        ensure(paths, ["gcc", "libc6-dev"], report)
-    say("compiling libmeshnet")
-    run([str(sources / "build"), str(paths.pod)], BUILD_S)
 
 
 def _wait_for_socket(node: Node) -> None:

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from .console import say
+from .errors import NotPossible
 from .files import write_atomic
+from .packages import ensure
 from .paths import Paths
+from .tools import find, run
+
+BUILT = {"meshnet": ("libmeshnet.so", "meshnetd"), "slurmconf": ("libslurmconf.so",)}
+"""What is compiled, by the directory of its sources and its Makefile."""
+
+COMPILE_S = 120.0
 
 
 def lay_out(paths: Paths) -> bool:
@@ -21,3 +32,30 @@ def lay_out(paths: Paths) -> bool:
         data = path.read_bytes()
         write_atomic(paths.pod / path.relative_to(source), data, 0o755 if data.startswith(b"#!") else 0o644)
     return entry.exists()
+
+
+def build(paths: Paths, report: Callable[[str], None] = lambda _text: None) -> None:
+    """Lay out the files, and compile what is missing. Installs a compiler only where there is none.
+
+    Args:
+        paths: the machine's paths.
+        report: called with the error text of each try to install a compiler that fails.
+
+    Raises:
+        NotPossible, ToolFailed: it cannot be compiled here.
+    """
+    lay_out(paths)
+    missing = {place: names for place, names in BUILT.items() if not all((paths.pod / name).exists() for name in names)}
+    if not missing:
+        return
+    tools = {"gcc": find("cc"), "make": find("make"), "libc6-dev": (paths.root / "usr/include/stdlib.h").exists()}
+    ensure(paths, [package for package, there in tools.items() if not there], report)
+    for place, names in missing.items():
+        sources = paths.pod / place
+        if not (sources / "Makefile").is_file():
+            raise NotPossible(f"the sources of {names[0]} are missing here", "this is a fault of meshd: report it")
+        say(f"compiling {', '.join(names)}")
+        run(["make", "--silent", "-C", str(sources), *names], COMPILE_S)
+        for name in names:
+            (sources / name).chmod(0o755)  # by any umask: every program loads the libraries
+            (sources / name).replace(paths.pod / name)

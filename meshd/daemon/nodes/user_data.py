@@ -58,6 +58,7 @@ class UserDataMaker:
             auth_key = (await self._machine_keys.for_launch(machine, settings.timing.join_token_ttl_s)).secret
         else:
             auth_key = await self._keys.keys.current()
+        capabilities = self._providers[machine.provider].capabilities
         text = render(
             Stage1(
                 machine=machine.name,
@@ -70,9 +71,9 @@ class UserDataMaker:
                 accept_dns=settings.tailnet.accept_dns,
                 keep_auth_key=not own,
                 dead_man_s=settings.timing.dead_man_s,
-                power_off=self._providers[machine.provider].capabilities.ends_itself,
+                power_off=capabilities.ends_itself,
             ),
-            stage1_template(),
+            stage1_template(systemd=capabilities.systemd),
         )
         return UserData(text, sha256_of(auth_key), own)
 

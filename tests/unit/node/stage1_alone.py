@@ -9,18 +9,31 @@ from pydantic import SecretStr
 from meshd.bootstrap import assets
 from meshd.bootstrap.stage1 import Stage1, render
 
+PLACES = (
+    *("/run/meshd-pod", "/usr/lib/meshd/pod", "/etc/meshd-node"),
+    *("/var/lib/meshd-node", "/var/lib/tailscale", "/opt/meshd-node"),
+)
 
-def alone(stage: Stage1, root: Path, then: str) -> str:
+
+def alone(stage: Stage1, root: Path, then: str, *, systemd: bool = True) -> str:
     """All of its functions, and then other lines than its call of `main`.
 
     Args:
         stage: the values.
         root: directory that stands for / for all that it writes.
         then: shell lines: replacements of what must not run here, and what is to be run.
+        systemd: for machines with systemd, or for containers.
     """
-    body, main, rest = render(stage, assets.stage1_template()).rpartition("\nmain\n")
+    body, main, rest = render(stage, assets.stage1_template(systemd=systemd)).rpartition("\nmain\n")
     assert main and not rest, "the script ends with its call of main"
-    for path in ("/etc/meshd-node", "/var/lib/meshd-node", "/var/lib/tailscale", "/opt/meshd-node"):
+    for path in (
+        "/run/meshd-pod",
+        "/usr/lib/meshd/pod",
+        "/etc/meshd-node",
+        "/var/lib/meshd-node",
+        "/var/lib/tailscale",
+        "/opt/meshd-node",
+    ):
         body = body.replace(path, f"{root}{path}")
     body = body.replace(">/dev/console", ">/dev/null")
     return f"{body}\nlogger() {{ :; }}\n{then}\n"

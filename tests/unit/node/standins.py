@@ -259,6 +259,10 @@ class Machine:
     def _lay_out_services(self) -> None:
         """The service directories of slurmd and munged: the scripts of a pod, below this root."""
         (self.root / "run/slurm").mkdir(parents=True)
+        pod = self.root / "usr/lib/meshd/pod"
+        pod.mkdir(parents=True)
+        for name in ("entrypoint", "libmeshnet.so", "meshnetd", "libslurmconf.so"):
+            (pod / name).touch()  # our own image has them all
         for name in ("munged", "slurmd"):
             shutil.copytree(POD / "service" / name, self.services / name)
             (self.services / name / "down").touch()

@@ -190,6 +190,7 @@ def installing(root: Path, shell: str, *fails: str, hours: bool = False) -> subp
         (root / f"fail.{n}").write_text(words)
     harness = f"""
 tailscale_ok() {{ [ -e {root}/tailscale ]; }}
+right_kind() {{ :; }}
 start_tailscaled() {{ :; }}
 join_tailnet() {{ :; }}
 fetch_agent() {{ :; }}

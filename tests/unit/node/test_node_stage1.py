@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
+import itertools
 import json
 import re
 import shutil
@@ -21,35 +22,49 @@ from meshd.bootstrap.stage1 import SIZE_MAX_B, Stage1, render
 from tests.unit.node.stage1_alone import STAGE, alone
 
 
-def text(stage: Stage1 = STAGE) -> str:
-    return render(stage, assets.stage1_template())
+def text(stage: Stage1 = STAGE, *, systemd: bool = True) -> str:
+    return render(stage, assets.stage1_template(systemd=systemd))
 
 
+@pytest.mark.parametrize("systemd", [True, False])
 @pytest.mark.parametrize("shell", ["sh", "dash", "bash", "busybox"])
-def test_every_shell_parses_it(shell: str, tmp_path: Path) -> None:
+def test_every_shell_parses_it(shell: str, systemd: bool, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
     script = tmp_path / "stage1.sh"
-    script.write_text(text())
+    script.write_text(text(systemd=systemd))
     argv = [shell, *(["sh"] if shell == "busybox" else []), "-n", str(script)]
     result = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_small_deterministic_and_complete() -> None:
-    assert text() == text()
-    assert text().startswith("#!/bin/sh\n")
-    assert len(text().encode()) <= SIZE_MAX_B
-    assert not re.search(r"@[A-Z_]+@", text())
-    python = text().split("<<'PY'\n")[1].split("\nPY\n")[0]
+@pytest.mark.parametrize("systemd", [True, False])
+def test_small_deterministic_and_complete(systemd: bool) -> None:
+    one = text(systemd=systemd)
+    assert one == text(systemd=systemd)
+    assert one.startswith("#!/bin/sh\n")
+    assert not re.search(r"@[A-Z_]+@", one)
+    assert "#: " not in one, "all marks are gone"
+    python = one.split("<<'PY'\n")[1].split("\nPY\n")[0]
     assert "for head in c" in ast.unparse(ast.parse(python)), "what is left of its indents is right"
+    assert ("set_tunnel" in python) is not systemd
     long = replace(STAGE, machine="m" * 63, auth_key=SecretStr("k" * 120), login_server="https://" + "l" * 100)
-    assert len(text(long).encode()) <= SIZE_MAX_B
+    assert len(text(long, systemd=systemd).encode()) <= SIZE_MAX_B
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck")
+@pytest.mark.parametrize("systemd", [True, False])
+def test_shellcheck_finds_nothing(systemd: bool, tmp_path: Path) -> None:
+    script = tmp_path / "stage1.sh"
+    script.write_text(text(systemd=systemd))
+    argv = ["shellcheck", "-S", "warning", "-e", "SC2157", str(script)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_secrets_appear_only_as_operands_of_the_shells_own_printf() -> None:
-    for secret in ("tskey-auth", "J" * 64):
-        lines = [line for line in text().splitlines() if secret in line]
+    for secret, systemd in itertools.product(("tskey-auth", "J" * 64), (True, False)):
+        lines = [line for line in text(systemd=systemd).splitlines() if secret in line]
         assert len(lines) == 1
         assert re.search(r"(^|\|\| |\s)printf '%s\\n' ", lines[0]), lines[0]
         assert ">" in lines[0]
@@ -68,7 +83,7 @@ tailscale_ok() {{ :; }}
 start_tailscaled() {{ [ -e {state} ] || echo own >{state}; }}
 stop_image() {{ echo stop >>{root}/calls; }}
 systemctl() {{ echo "systemctl $*" >>{root}/calls; }}
-booted() {{ :; }}
+right_kind() {{ :; }}
 status() {{ cat {root}/status; }}
 tailscale() {{ echo "$*" >> {root}/calls; cat {root}/online > {root}/status; }}
 fetch_agent() {{ :; }}
@@ -158,8 +173,9 @@ def test_values_are_quoted_for_the_shell(tmp_path: Path) -> None:
     assert len(calls.read_text().splitlines()) == 1, "a node that is online is not logged in again"
 
 
+@pytest.mark.parametrize("systemd", [True, False])
 @pytest.mark.parametrize("is_node", [True, False])
-def test_a_node_that_the_tailnet_refuses_still_gets_its_agent(is_node: bool, tmp_path: Path) -> None:
+def test_a_node_that_the_tailnet_refuses_still_gets_its_agent(is_node: bool, systemd: bool, tmp_path: Path) -> None:
     """The agent looks after the login, and its dead-man switch runs; any other machine gives up, and says why."""
     refused = '"BackendState": "Running",\n "HaveNodeKey": true,\n "Health": ["login error: invalid key"]\n'
     (tmp_path / "status").write_text(refused)
@@ -172,24 +188,27 @@ def test_a_node_that_the_tailnet_refuses_still_gets_its_agent(is_node: bool, tmp
 tailscale_ok() {{ :; }}
 start_tailscaled() {{ :; }}
 fetch_agent() {{ :; }}
-booted() {{ false; }}
+right_kind() {{ :; }}
 sleep() {{ :; }}
 status() {{ cat {tmp_path}/status; }}
 tailscale() {{ echo "$*" >> {tmp_path}/calls; }}
-python3() {{ echo "$*" >> {tmp_path}/started; }}
+systemctl() {{ echo "systemctl $*" >> {tmp_path}/started; }}
+s6-svc() {{ echo "s6-svc $*" >> {tmp_path}/started; }}
 main
 """
     script = tmp_path / "s.sh"
-    script.write_text(alone(STAGE, tmp_path, harness))
-    done = subprocess.run(["sh", str(script)], capture_output=True, text=True, timeout=60, check=False)
+    script.write_text(alone(STAGE, tmp_path, harness, systemd=systemd))
+    # dash takes no function of the name s6-svc
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "is the auth key expired, revoked or used up?" in done.stdout
     calls = (tmp_path / "calls").read_text().splitlines()
     assert [call.split()[:2] for call in calls] == [["up", "--auth-key=file:/dev/null"]] * 2, "no key"
     started = tmp_path / "started"
-    assert (started.read_text() if started.exists() else "") == (
-        f"{tmp_path}/opt/meshd-node/meshd-node.pyz install\n" if is_node else ""
-    )
+    start = "systemctl --no-block start meshd-node\n"
+    if not systemd:
+        start = f"s6-svc -u {tmp_path}/run/meshd-pod/service/meshd-node\n"
+    assert (started.read_text() if started.exists() else "") == (start if is_node else "")
 
 
 def fetching(root: Path, *codes: int, hours: bool = False) -> subprocess.CompletedProcess[str]:
@@ -203,6 +222,7 @@ def fetching(root: Path, *codes: int, hours: bool = False) -> subprocess.Complet
     (root / "codes").write_text("".join(f"{code}\n" for code in codes))
     harness = f"""
 tailscale_ok() {{ :; }}
+right_kind() {{ :; }}
 start_tailscaled() {{ :; }}
 join_tailnet() {{ :; }}
 sleep() {{ :; }}
