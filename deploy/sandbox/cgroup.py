@@ -5,10 +5,14 @@ A pod has one in each hierarchy of the host, made by runc: there its limits are.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from pathlib import Path
 
 from deploy.sandbox import proc
+
+_TRIES = 100
+_PAUSE_S = 0.05
 
 
 def hierarchy(mountinfo: Path = Path("/proc/self/mountinfo")) -> Path | None:
@@ -78,8 +82,14 @@ class MachineGroups:
 
     async def down(self) -> None:
         """Remove all groups of the sandbox, and the mount if it was ours."""
-        for root in self._roots():
-            _remove_tree(root / self._parent)
+        trees = [root / self._parent for root in self._roots()]
+        for _ in range(_TRIES):
+            for tree in trees:
+                _remove_tree(tree)
+            if not any(tree.is_dir() for tree in trees):
+                break
+            # What ran a machine outlives its last process by the moment that it takes to clean up.
+            await asyncio.sleep(_PAUSE_S)
         if self._root == self._fallback:
             await proc.run(["umount", "-l", self._fallback], timeout_s=10, check=False)
 

@@ -13,6 +13,8 @@ from deploy.sandbox.container import Container, oci_config
 from deploy.sandbox.hypervisor import MachineSpec, Pod
 from deploy.sandbox.images import MachineImage
 
+_CONFIG = "config.json"
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -81,17 +83,23 @@ def lay_out(spec: MachineSpec, image: MachineImage, place: Place, binds: Sequenc
         devices=hardware.gpu_devices(spec),
         binds=binds,
     )
-    config = place.folder / "config.json"
+    config = place.folder / _CONFIG
     config.touch(mode=0o600)
     config.write_text(json.dumps(oci_config(container)))
 
 
-def inside(folder: Path, name: str, argv: Sequence[str]) -> list[str]:
+def is_pod(folder: Path) -> bool:
+    """Whether a machine's files on the host are a pod's."""
+    return (folder / _CONFIG).exists()
+
+
+def inside(folder: Path, name: str, argv: Sequence[str], *, tty: bool = False) -> list[str]:
     """The command line that runs a program in a pod, as `docker exec` does.
 
     Args:
         folder: the pod's files on the host.
         name: its name.
         argv: the program.
+        tty: whether it gets a terminal of the pod.
     """
-    return ["runc", "--root", str(folder / "runc"), "exec", name, *argv]
+    return ["runc", "--root", str(folder / "runc"), "exec", *(["--tty"] if tty else []), name, *argv]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from deploy.sandbox import pods
 from deploy.sandbox.demo import checks
 from deploy.sandbox.nspawn import inside, leader_of
 from deploy.sandbox.presence import STATE_ROOT
@@ -98,7 +99,9 @@ def shell(sandbox_id: str, machine: str, argv: list[str]) -> int:
     process = pids.get(machine)
     leader = leader_of(process.pid) if process and process.alive() else None
     if leader:
-        words = inside(leader, argv or ["/bin/bash", "--login"])
+        argv, home = argv or ["/bin/bash", "--login"], STATE_ROOT / sandbox_id / "machines" / machine
+        pod = pods.is_pod(home)
+        words = pods.inside(home, machine, argv, tty=sys.stdin.isatty()) if pod else inside(leader, argv)
         os.execvp(words[0], words)  # noqa: S606 - this process becomes the machine's
     folder = STATE_ROOT / sandbox_id / "machines"
     there = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []

@@ -26,7 +26,9 @@ HEAD_COMMANDS: dict[str, list[str]] = {
 NODE_COMMAND = [
     "sh",
     "-c",
-    "journalctl --no-pager -b; echo; tail -n 200 /var/log/slurm/slurmd.log; tailscale status",
+    "if [ -d /run/systemd/system ]; then journalctl --no-pager -b; "
+    "else tail -n 100 /var/log/meshd-pod/* /var/log/meshd-pod/*/current; ps ax; fi; echo; "
+    "tail -n 200 /var/log/slurm/slurmd.log; tailscale status",
 ]
 
 

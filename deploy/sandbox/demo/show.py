@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import re
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -199,7 +201,8 @@ class Show:
                     status = await process.wait()
             finally:
                 if process.returncode is None:
-                    process.kill()
+                    # With the program inside the machine, which holds the pipe.
+                    os.killpg(process.pid, signal.SIGKILL)
                     await process.wait()
             if status != 0:
                 raise DifferenceError(f"`{' '.join(words)}` ended with status {status}")
