@@ -90,7 +90,7 @@ class MachineGroups:
                 break
             # What ran a machine outlives its last process by the moment that it takes to clean up.
             await asyncio.sleep(_PAUSE_S)
-        if self._root == self._fallback:
+        if self._root and self._root == self._fallback:
             await proc.run(["umount", "-l", self._fallback], timeout_s=10, check=False)
 
     def _roots(self) -> list[Path]:

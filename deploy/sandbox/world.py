@@ -109,7 +109,7 @@ class World:
                 process.kill()
             await asyncio.gather(*(wait_gone(process, _GONE_TIMEOUT_S) for process in doomed))
             await groups.up()
-            await groups.down()
+        await groups.down()
         await Network(sandbox_id).down()
         await _unmount_below(state)
         shutil.rmtree(state, ignore_errors=True)
