@@ -7,11 +7,9 @@ counts as the user who made it. Packets from containers are forwarded and have n
 
 from __future__ import annotations
 
-import socket
+import http.client
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any
 
 from . import tools
 from .errors import NodeError
@@ -22,8 +20,11 @@ TABLE = "meshd_metadata"
 CHAIN = "meshd-metadata"
 RULE_PREFERENCE = 91
 TIMEOUT_S = 20.0
-PORT = 80
+PLACES = tuple((address, 80) for address in (IPV4, *IPV6))
+PAGES = ("/", "/latest/user-data", "/computeMetadata/v1/instance/")
+"""Every service answers one of these with something other than "not found": the first one mostly, EC2, and GCE."""
 PROBE_S = 2.0
+NOT_FOUND = 404
 DNS = 53
 LAST_UID = 4294967294
 PORTS = (f"1-{DNS - 1}", f"{DNS + 1}-65534")
@@ -72,16 +73,32 @@ def close(run: Run | None = None) -> str:
     return "; ".join(faults)
 
 
-def answers(connect: Callable[[tuple[str, int], float], AbstractContextManager[Any]] = socket.create_connection) -> str:
-    """Whether a metadata service answers at all, and where; "" when there is none, as in most containers.
+def answers(places: Sequence[tuple[str, int]] = PLACES) -> str:
+    """Whether a metadata service serves anything here, and where; "" when there is none, as in most containers.
 
     Args:
-        connect: opens a TCP connection to an address, within seconds; raises OSError when it cannot.
+        places: (address, port) of each service to ask.
     """
-    for address in (IPV4, *IPV6):
-        with suppress(OSError), connect((address, PORT), PROBE_S):
-            return f"{address} answers, and this container may make no rules (no CAP_NET_ADMIN)"
+    for address, port in places:
+        for page in PAGES:
+            status = _status_of(address, port, page)
+            if status not in (0, NOT_FOUND):
+                return f"{address} answers, and this container may make no rules (no CAP_NET_ADMIN)"
+            if status == 0:
+                break
     return ""
+
+
+def _status_of(address: str, port: int, page: str) -> int:
+    """The HTTP status of a page; 0 without an answer."""
+    link = http.client.HTTPConnection(address, port, timeout=PROBE_S)
+    try:
+        link.request("GET", page, headers={"Metadata-Flavor": "Google"})
+        return link.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return 0
+    finally:
+        link.close()
 
 
 def in_place(run: Run | None = None) -> bool:

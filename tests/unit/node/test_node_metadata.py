@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
+import socket
+import threading
 from collections.abc import Sequence
+
+import pytest
 
 from deploy.node.meshd_node import metadata, units
 from deploy.node.meshd_node.errors import NodeError, ToolFailed, ToolMissing
@@ -98,3 +103,44 @@ def test_at_boot_it_is_closed_before_anything_of_users_and_after_what_flushes_ru
     assert "ExecStart=/usr/bin/python3 /opt/meshd-node/meshd-node.pyz metadata" in text
     assert "Before=sysinit.target network-pre.target" in text
     assert "nftables.service" in text.split("After=")[1].splitlines()[0]
+
+
+class Service(http.server.BaseHTTPRequestHandler):
+    """A metadata service that has one page, or none."""
+
+    page = ""
+    status = 200
+
+    def do_GET(self) -> None:
+        self.send_response(self.status if self.path == self.page else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("page", "status", "is_open"),
+    [
+        ("/", 200, True), ("/latest/user-data", 401, True), ("/computeMetadata/v1/instance/", 200, True),
+        ("", 200, False), ("/", 404, False),
+    ],
+)  # fmt: skip
+def test_a_container_that_may_make_no_rules_asks_whether_anything_is_served(
+    page: str, status: int, is_open: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Service, "page", page)
+    monkeypatch.setattr(Service, "status", status)
+    with http.server.HTTPServer(("127.0.0.1", 0), Service) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        why = metadata.answers([("127.0.0.1", server.server_port)])
+        server.shutdown()
+        thread.join()
+    assert bool(why) is is_open
+
+
+def test_where_nothing_listens_nothing_is_open() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        assert metadata.answers([("127.0.0.1", free.getsockname()[1])]) == ""
