@@ -107,6 +107,8 @@ async def test_one_job_across_all_clouds(wide: Lab, figure: Callable[[str], None
         assert row["provider"] in features[row["slot"]]
         assert machines[row["machine"]].gpu_name in said
         assert ("spot" if machines[row["machine"]].spot else "ondemand") in features[row["slot"]]
+        kind = "vm" if machines[row["machine"]].pod is None else "pod"
+        assert (row["pod"], kind in features[row["slot"]]) == (kind == "pod", True)
         here = await lab.srun("-N1", f"--constraint={row['provider']}", "printenv", "SLURMD_NODENAME")
         assert here == row["slot"]
 

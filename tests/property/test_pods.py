@@ -56,7 +56,7 @@ def objective(chosen: Sequence[Offer], *, prefer_spot: bool) -> Objective:
     return on_demand, sum(o.usd_per_hour for o in chosen), len(chosen), sum(PLACES[o.provider] for o in chosen)
 
 
-@settings(max_examples=bounded(400, 10000), deadline=None)
+@settings(max_examples=bounded(150, 10000), deadline=None)
 @given(
     catalogues(),
     st.sampled_from(POLICIES),
@@ -81,7 +81,7 @@ def test_what_is_rented_is_allowed_and_nothing_allowed_is_better(
     assert objective(found, prefer_spot=spot) == min(objective(chosen, prefer_spot=spot) for chosen in best)
 
 
-@settings(max_examples=bounded(200, 4000), deadline=None)
+@settings(max_examples=bounded(80, 4000), deadline=None)
 @given(catalogues(), st.sampled_from(POLICIES), st.integers(1, 9), st.sampled_from(list(PLACES)))
 def test_one_kind_that_fails_leaves_the_other_alone(
     offers: list[Offer], own: PodPolicy, gpus: int, failing: str
@@ -92,7 +92,7 @@ def test_one_kind_that_fails_leaves_the_other_alone(
     assert rented(desired_of(own, target, CooldownKey.of_place("h100", failing)), offers) == without
 
 
-@settings(max_examples=bounded(200, 4000), deadline=None)
+@settings(max_examples=bounded(80, 4000), deadline=None)
 @given(catalogues(), st.sampled_from(POLICIES))
 def test_every_refused_offer_is_explained(offers: list[Offer], policy: PodPolicy) -> None:
     pool, target = desired_of(policy, Target("h100", 1)).pools["h100"], Target("h100", 1)
