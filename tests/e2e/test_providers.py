@@ -30,6 +30,12 @@ rm /run/secrets-to-find
 """
 """Prints mode and path of each file that has one of the lines of standard input in it."""
 
+SHOWN = """\
+ps -eo args
+if [ -d /run/systemd/system ]; then journalctl --no-pager -b; else cat /var/log/meshd-pod/*/current; fi
+"""
+"""Prints what users of a machine may see: processes, and what services wrote into their logs."""
+
 PLACES = re.compile(
     r"[4-7]00 (/etc/meshd/credentials/tailscale/auth_key|/var/lib/cloud/\S+)"
     r"|600 /var/lib/meshd/tailscale-auth-key\.json"
@@ -69,7 +75,7 @@ async def out_of_place(lab: Lab, machine: str, secrets: list[str]) -> list[str]:
     where = machine if machine == "head" else next(m.name for m in lab.all_alive() if m.token == machine)
     found = await hypervisor.run(where, ["sh", "-c", FIND], stdin="\n".join(secrets).encode(), timeout_s=60)
     assert found.text, "each machine has its own key at least"
-    shown = await hypervisor.run(where, ["sh", "-c", "ps -eo args; journalctl --no-pager -b"])
+    shown = await hypervisor.run(where, ["sh", "-c", SHOWN])
     told = [line for line in shown.text.splitlines() if any(secret in line for secret in secrets)]
     return [line for line in found.text.splitlines() if not PLACES.fullmatch(line)] + told
 
