@@ -1,4 +1,4 @@
-/* connect, bind, and the error of a connect: what goes out. */
+/* connect, and the error of one: what goes out. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -37,8 +37,6 @@ static int bind_to(int fd, int family, uint32_t ip, in_port_t port) {
   socklen_t len = mn_to_sockaddr(&address, family, &sa);
   return mn_real()->bind(fd, (struct sockaddr *)&sa, len);
 }
-
-static enum mn_mark mark_for(const struct mn_address *address) { return address->family == 6 ? MN_MARK6 : MN_MARK4; }
 
 /* meshnetd ends an attempt that failed by disconnecting the socket, which the kernel tells as ECONNRESET. */
 static int true_error(int fd, int error) {
@@ -102,7 +100,7 @@ static int connect_over(int fd, int family, const struct mn_address *to) {
   unsigned mode = mn_ask_connect(fd, cookie, to);
   if (!mode) return -1;
   if (family == AF_INET6) mn_socket_allow_ipv4(fd);
-  mn_socket_mark(fd, mark_for(to));
+  mn_socket_mark(fd, mn_mark_for(to));
   struct mn_peer peer = {.known = true};
   *(to->family == 6 ? &peer.address6 : &peer.address) = *to;
   mn_peers_keep(cookie, &peer);
@@ -123,7 +121,7 @@ static int connect_own(int fd, int family, const struct mn_address *to) {
     syscall(SYS_setsockopt, fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof one);
     if (bind_to(fd, family, source, 0) != 0) return -1;
   }
-  mn_socket_mark(fd, mark_for(to));
+  mn_socket_mark(fd, mn_mark_for(to));
   return connect_to(fd, family, INADDR_LOOPBACK, to->port);
 }
 
@@ -156,19 +154,6 @@ MN_EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len) {
     return mn_real()->connect(fd, sa, len);
   }
   return connect_tailnet(fd, family, &to);
-}
-
-MN_EXPORT int bind(int fd, const struct sockaddr *sa, socklen_t len) {
-  struct mn_address name;
-  if (!mn_from_sockaddr(sa, len, &name) || !mn_is_tailnet(&name) || !mn_active()) return mn_real()->bind(fd, sa, len);
-  struct mn_self self = mn_self();
-  int family = mn_socket_family(fd);
-  if (!mn_is_own(&self, &name) || family != sa->sa_family) return mn_real()->bind(fd, sa, len);
-  /* tailscaled brings what comes in to 127.0.0.1, for IPv6 too. */
-  if (family == AF_INET6) mn_socket_allow_ipv4(fd);
-  int rc = bind_to(fd, family, INADDR_LOOPBACK, name.port);
-  if (rc == 0) mn_socket_mark(fd, mark_for(&name));
-  return rc;
 }
 
 MN_EXPORT int getsockopt(int fd, int level, int option, void *value, socklen_t *len) {

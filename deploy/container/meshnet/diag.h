@@ -2,6 +2,8 @@
 #ifndef MESHNET_DIAG_H
 #define MESHNET_DIAG_H
 
+#include <netinet/in.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -21,5 +23,9 @@ struct diag {
 
 /* The IPv4 socket, or IPv6 socket in its IPv4 form, at `from` that is connected to `to`. */
 enum diag_result diag_find(const struct mn_address *from, const struct mn_address *to, struct diag *out);
+
+/* Call with the address of each socket in SYN_SENT to a port of 127.0.0.1 (network order); IPv6 sockets that use IPv4
+ * too. False where the kernel does not tell. */
+bool diag_connecting(in_port_t port, void (*found)(const struct mn_address *from));
 
 #endif

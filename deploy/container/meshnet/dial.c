@@ -108,7 +108,9 @@ static void try_to_end(struct dial *dial) {
     loop_after(&dial->timer, 1);
     return;
   }
-  if (state == TCP_SYN_SENT && !hold_end(dial->held)) {
+  struct mn_address name;
+  /* EBUSY: some kernels of 2023 do not end a socket in whose connect a thread waits. */
+  if (state == TCP_SYN_SENT && !hold_end(dial->held) && !(hold_name(dial->held, &name) && hold_break(&name))) {
     say("meshnetd: cannot end a held socket: %s", strerror(errno));
   }
   drop(dial);
@@ -145,8 +147,15 @@ static void begin_relay(struct dial *dial, int inner) {
   dial->relaying = true;
   no_delay(inner);
   dial->relay.half_close = dial->own;
+  dial->relay.proxy = dial->own ? 0 : localapi_pid();
   dial->relay.done = relay_over;
   if (!relay_start(&dial->relay, inner, outer)) drop(dial);
+}
+
+/* Connected; the program may have said its last already. */
+static bool is_open(int fd) {
+  int state = hold_state(fd);
+  return state == TCP_ESTABLISHED || state == TCP_CLOSE_WAIT;
 }
 
 static void opened(struct watch *watch, uint32_t events) {
@@ -156,7 +165,7 @@ static void opened(struct watch *watch, uint32_t events) {
   socklen_t len = sizeof error;
   getsockopt(watch->fd, SOL_SOCKET, SO_ERROR, &error, &len);
   if (error) return fail(dial, error == ECONNREFUSED ? ECONNABORTED : error);
-  if (hold_state(watch->fd) != TCP_ESTABLISHED) return;
+  if (!is_open(watch->fd)) return;
   begin_relay(dial, loop_release(watch));
 }
 
@@ -170,7 +179,7 @@ static void try_to_open(struct dial *dial) {
   if (state != TCP_SYN_SENT) return drop(dial); /* the program has thought better of it */
   int fd = hold_open(dial->held);
   if (fd < 0) return fail(dial, errno);
-  if (hold_state(fd) == TCP_ESTABLISHED) return begin_relay(dial, fd);
+  if (is_open(fd)) return begin_relay(dial, fd);
   if (!loop_watch(&dial->opening, fd, EPOLLOUT)) return fail(dial, ENOBUFS);
   loop_after(&dial->timer, HELD_MS);
 }

@@ -4,6 +4,7 @@
 #include "hold.h"
 
 #include <errno.h>
+#include <linux/filter.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -66,17 +67,27 @@ int hold_state(int fd) {
   return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 ? info.tcpi_state : 0;
 }
 
-int hold_open(int waiting) {
+bool hold_name(int waiting, struct mn_address *out) {
   struct sockaddr_storage sa;
-  struct mn_address to;
   socklen_t len = sizeof sa;
-  if (getsockname(waiting, (struct sockaddr *)&sa, &len) != 0) return -1;
-  if (!mn_from_sockaddr(&sa, len, &to) || to.family != 4) return close_with(-1, EAFNOSUPPORT);
+  return getsockname(waiting, (struct sockaddr *)&sa, &len) == 0 && mn_from_sockaddr(&sa, len, out);
+}
+
+int hold_open(int waiting) {
+  struct mn_address name;
+  struct sockaddr_storage sa;
+  if (!hold_name(waiting, &name)) return -1;
+  socklen_t len = mn_to_sockaddr(&name, AF_INET, &sa);
+  if (!len) return close_with(-1, EAFNOSUPPORT);
   int fd = placed();
   if (fd < 0) return -1;
-  len = mn_to_sockaddr(&to, AF_INET, &sa);
   if (connect(fd, (struct sockaddr *)&sa, len) != 0 && errno != EINPROGRESS) return close_with(fd, errno);
   return fd;
+}
+
+static bool ready_within(int fd, int ms) {
+  struct pollfd p = {.fd = fd, .events = POLLOUT};
+  return poll(&p, 1, ms) == 1;
 }
 
 bool hold_end(int waiting) {
@@ -84,9 +95,19 @@ bool hold_end(int waiting) {
   return connect(waiting, &none, sizeof none) == 0;
 }
 
-static bool ready_within(int fd, int ms) {
-  struct pollfd p = {.fd = fd, .events = POLLOUT};
-  return poll(&p, 1, ms) == 1;
+/* The other side of a simultaneous open that takes nothing: the held socket answers with SYN and ACK, and gets a reset for
+ * that, at once or when it repeats it after a second. It never looks open. */
+bool hold_break(const struct mn_address *waiting) {
+  struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+  struct sock_fprog filter = {.len = 1, .filter = &nothing};
+  struct sockaddr_storage sa;
+  socklen_t len = mn_to_sockaddr(waiting, AF_INET, &sa);
+  int fd = len ? placed() : -1;
+  if (fd < 0) return false;
+  bool ok = setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0 &&
+            (connect(fd, (struct sockaddr *)&sa, len) == 0 || errno == EINPROGRESS);
+  close(fd);
+  return ok;
 }
 
 /* Does a socket wait, and open when it is opened from the other side? */
@@ -169,13 +190,20 @@ static bool fill(int fd) {
   return filler >= 0 && ready_within(filler, TRY_MS);
 }
 
-unsigned hold_start(void (*accepting)(int fd, const struct mn_address *from)) {
+static unsigned found_mode(int fd) {
+  if (!fill(fd) || !try_open() || !try_end()) return MN_MODE_DIALLED;
+  return try_end_blocked() ? MN_MODE_HOLD : MN_MODE_POLL;
+}
+
+unsigned hold_start(unsigned wanted, void (*accepting)(int fd, const struct mn_address *from)) {
   accepted = accepting;
   int fd = placed();
   if (fd < 0) return 0;
-  if (fill(fd) && try_open() && try_end()) {
+  unsigned mode = found_mode(fd);
+  if (wanted > mode) mode = wanted;
+  if (mode != MN_MODE_DIALLED) {
     listener.fd = fd; /* never watched: it must stay full */
-    return try_end_blocked() ? MN_MODE_HOLD : MN_MODE_POLL;
+    return mode;
   }
   if (filler >= 0) close(filler);
   close(fd);

@@ -8,15 +8,14 @@
 #include <string.h>
 
 #include "files.h"
+#include "interfaces.h"
 #include "real.h"
-
-#define NAME "tailscale0"
 
 /* One address of the interface. Its name lies right behind the entry, where no entry of the C library has it: that is
  * how freeifaddrs knows whose it is. */
 struct entry {
   struct ifaddrs head;
-  char name[sizeof NAME];
+  char name[sizeof MN_INTERFACE];
   struct sockaddr_storage address;
   struct sockaddr_storage mask;
 };
@@ -31,11 +30,11 @@ static struct entry *make(const struct mn_address *address) {
   int family = address->family == 4 ? AF_INET : AF_INET6;
   struct mn_address all = *address;
   memset(all.ip, 0xff, sizeof all.ip);
-  memcpy(made->name, NAME, sizeof NAME);
+  memcpy(made->name, MN_INTERFACE, sizeof MN_INTERFACE);
   mn_to_sockaddr(address, family, &made->address);
   mn_to_sockaddr(&all, family, &made->mask);
   made->head.ifa_name = made->name;
-  made->head.ifa_flags = IFF_UP | IFF_RUNNING | IFF_POINTOPOINT | IFF_NOARP | IFF_MULTICAST;
+  made->head.ifa_flags = MN_INTERFACE_FLAGS;
   made->head.ifa_addr = (struct sockaddr *)&made->address;
   made->head.ifa_netmask = (struct sockaddr *)&made->mask;
   return made;
@@ -51,7 +50,7 @@ static bool append(struct ifaddrs **list, const struct mn_address *address) {
 
 static bool has_it(const struct ifaddrs *list) {
   for (; list; list = list->ifa_next) {
-    if (list->ifa_name && strcmp(list->ifa_name, NAME) == 0) return true;
+    if (list->ifa_name && strcmp(list->ifa_name, MN_INTERFACE) == 0) return true;
   }
   return false;
 }

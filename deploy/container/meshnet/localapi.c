@@ -8,16 +8,24 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "process.h"
+
 static struct sockaddr_un where = {.sun_family = AF_UNIX, .sun_path = "/var/run/tailscale/tailscaled.sock"};
 
 void localapi_socket(const char *path) { snprintf(where.sun_path, sizeof where.sun_path, "%s", path); }
 
-bool localapi_alive(void) {
+pid_t localapi_pid(void) {
+  static pid_t known;
+  struct ucred peer = {0};
+  socklen_t len = sizeof peer;
+  if (known && process_runs(known)) return known;
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return true;
-  bool alive = connect(fd, (struct sockaddr *)&where, sizeof where) == 0 || errno == EAGAIN;
+  if (fd < 0) return 0;
+  bool ok = connect(fd, (struct sockaddr *)&where, sizeof where) == 0 &&
+            getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0;
   close(fd);
-  return alive;
+  known = ok ? peer.pid : 0;
+  return known;
 }
 
 void query_cancel(struct query *query) {

@@ -3,6 +3,7 @@
 #define MESHNET_LOCALAPI_H
 
 #include <sys/socket.h>
+#include <sys/types.h>
 
 #include "answer.h"
 #include "loop.h"
@@ -22,8 +23,8 @@ void localapi_socket(const char *path);
 /* Ask for a path under /localapi/v0/. tailscaled's credentials, when it is connected, go to `peer` (NULL: not wanted).
  * False with errno, and nothing is called, when tailscaled does not run. */
 bool query_start(struct query *query, const char *path, int64_t limit_ms, struct ucred *peer);
-/* Whether tailscaled runs, as far as its socket shows that. */
-bool localapi_alive(void);
+/* tailscaled's process; 0 when it does not run, or cannot be seen from here. */
+pid_t localapi_pid(void);
 void query_cancel(struct query *query);
 
 #endif

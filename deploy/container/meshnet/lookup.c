@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "diag.h"
-#include "owner.h"
+#include "process.h"
 #include "recent.h"
 
 static struct recent_table peers;
@@ -62,7 +62,7 @@ void lookup_start(struct lookup *lookup, const struct mn_address *from, const st
   lookup->query.done = whois_done;
   if (!query_start(&lookup->query, path, MN_LOOKUP_MS, &tailscaled)) return answer(lookup, NULL);
   bool foreign = result == DIAG_FOUND && peer.inode != 0 &&
-                 (peer.uid != tailscaled.uid || owner_has(tailscaled.pid, peer.inode) == OWNER_NO);
+                 (peer.uid != tailscaled.uid || process_has_socket(tailscaled.pid, peer.inode) == PROCESS_HAS_NOT);
   if (foreign || result == DIAG_NONE || !mn_is_ipv4(to, INADDR_LOOPBACK)) {
     query_cancel(&lookup->query);
     if (foreign) keep(lookup->cookie, NULL);

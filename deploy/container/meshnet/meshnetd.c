@@ -15,17 +15,21 @@
 #include "dial.h"
 #include "hold.h"
 #include "localapi.h"
+#include "orphans.h"
 #include "own.h"
 #include "server.h"
 
 static const char HELP[] =
-    "usage: meshnetd [--socks-port PORT] [--tailscaled-socket PATH] [--directory PATH]\n"
+    "usage: meshnetd [--socks-port PORT] [--tailscaled-socket PATH] [--directory PATH] [--wait poll|dialled]\n"
     "\n"
     "Serves libmeshnet: connects programs to the tailnet over the SOCKS5 proxy of a tailscaled in user space.\n"
     "\n"
     "  --socks-port PORT         tailscaled's proxy on 127.0.0.1 (1055)\n"
     "  --tailscaled-socket PATH  its LocalAPI (/var/run/tailscale/tailscaled.sock)\n"
-    "  --directory PATH          where the socket and the file `self` are put (" MN_DIRECTORY ")\n";
+    "  --directory PATH          where the socket and the file `self` are put (" MN_DIRECTORY ")\n"
+    "  --wait poll               programs wait in poll, never in a blocking connect\n"
+    "  --wait dialled            connect() waits until the destination is reached, also where it is non-blocking.\n"
+    "                            Without --wait, meshnetd finds out what this kernel can do\n";
 
 static struct watch signals = {.fd = -1};
 
@@ -71,10 +75,18 @@ static unsigned port_of(const char *text) {
   return (unsigned)port;
 }
 
-static void serve(const char *directory, unsigned socks_port) {
+static unsigned mode_of(const char *word) {
+  if (strcmp(word, "poll") == 0) return MN_MODE_POLL;
+  if (strcmp(word, "dialled") == 0) return MN_MODE_DIALLED;
+  fprintf(stderr, "meshnetd: --wait takes poll or dialled, not %s\n", word);
+  exit(2);
+}
+
+static void serve(const char *directory, unsigned socks_port, unsigned wanted) {
   char path[256];
   if (mkdir(directory, 0755) != 0 && errno != EEXIST) say("meshnetd: %s: %s", directory, strerror(errno));
-  unsigned mode = hold_start(dial_accepted);
+  orphans_end();
+  unsigned mode = hold_start(wanted, dial_accepted);
   if (!mode) {
     say("meshnetd: port %d on 127.0.0.1: %s", MN_HOLD_PORT, strerror(errno));
     exit(1);
@@ -89,16 +101,17 @@ static void serve(const char *directory, unsigned socks_port) {
     exit(1);
   }
   loop_run();
+  unlink(path);
 }
 
 int main(int argc, char **argv) {
   static const struct option options[] = {
       {"socks-port", required_argument, NULL, 'p'},  {"tailscaled-socket", required_argument, NULL, 's'},
-      {"directory", required_argument, NULL, 'd'},   {"help", no_argument, NULL, 'h'},
-      {NULL, 0, NULL, 0},
+      {"directory", required_argument, NULL, 'd'},   {"wait", required_argument, NULL, 'w'},
+      {"help", no_argument, NULL, 'h'},              {NULL, 0, NULL, 0},
   };
   const char *directory = MN_DIRECTORY;
-  unsigned socks_port = 1055;
+  unsigned socks_port = 1055, wanted = 0;
   int option;
   while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
     switch (option) {
@@ -111,6 +124,9 @@ int main(int argc, char **argv) {
       case 'd':
         directory = optarg;
         break;
+      case 'w':
+        wanted = mode_of(optarg);
+        break;
       case 'h':
         fputs(HELP, stdout);
         return 0;
@@ -122,6 +138,6 @@ int main(int argc, char **argv) {
   loop_start();
   catch_signals();
   raise_limit();
-  serve(directory, socks_port);
+  serve(directory, socks_port, wanted);
   return 0;
 }

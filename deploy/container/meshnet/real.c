@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -40,6 +41,28 @@ static int no_getifaddrs(struct ifaddrs **list) {
   return 0;
 }
 static void no_freeifaddrs(struct ifaddrs *list) { (void)list; }
+static int sys_ioctl(int fd, unsigned long request, ...) {
+  va_list rest;
+  va_start(rest, request);
+  void *argument = va_arg(rest, void *);
+  va_end(rest);
+  return (int)syscall(SYS_ioctl, fd, request, argument);
+}
+static unsigned no_index(const char *name) {
+  (void)name;
+  errno = ENODEV;
+  return 0;
+}
+static char *no_name(unsigned index, char *name) {
+  (void)index;
+  (void)name;
+  errno = ENXIO;
+  return NULL;
+}
+static struct if_nameindex *no_names(void) {
+  errno = ENOBUFS;
+  return NULL;
+}
 static int sys_uname(struct utsname *names) { return (int)syscall(SYS_uname, names); }
 static int sys_gethostname(char *name, size_t len) {
   struct utsname names;
@@ -64,6 +87,10 @@ static struct mn_real real = {
     .sendmmsg = sys_sendmmsg,
     .getifaddrs = no_getifaddrs,
     .freeifaddrs = no_freeifaddrs,
+    .ioctl = sys_ioctl,
+    .if_nametoindex = no_index,
+    .if_indextoname = no_name,
+    .if_nameindex = no_names,
     .gethostname = sys_gethostname,
     .uname = sys_uname,
 };
@@ -89,6 +116,10 @@ __attribute__((constructor(101))) static void start(void) {
   resolve(&real.sendmmsg, "sendmmsg");
   resolve(&real.getifaddrs, "getifaddrs");
   resolve(&real.freeifaddrs, "freeifaddrs");
+  resolve(&real.ioctl, "ioctl");
+  resolve(&real.if_nametoindex, "if_nametoindex");
+  resolve(&real.if_indextoname, "if_indextoname");
+  resolve(&real.if_nameindex, "if_nameindex");
   resolve(&real.gethostname, "gethostname");
   resolve(&real.uname, "uname");
   const char *word = secure_getenv("MESHNET");

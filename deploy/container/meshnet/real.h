@@ -23,11 +23,16 @@ struct mn_real {
   int (*sendmmsg)(int, struct mmsghdr *, unsigned, int);
   int (*getifaddrs)(struct ifaddrs **);
   void (*freeifaddrs)(struct ifaddrs *);
+  int (*ioctl)(int, unsigned long, ...);
+  unsigned (*if_nametoindex)(const char *);
+  char *(*if_indextoname)(unsigned, char *);
+  struct if_nameindex *(*if_nameindex)(void);
   int (*gethostname)(char *, size_t);
   int (*uname)(struct utsname *);
 };
 
-/* The functions. Before the library's constructor has run, those that are system calls are made directly. */
+/* The functions. Before the library's constructor has run, system calls are made directly, and there are no
+ * interfaces. */
 const struct mn_real *mn_real(void);
 
 /* Whether MESHNET=off is in the environment. A setuid program does not listen to it. */

@@ -10,7 +10,7 @@
 
 #include "address.h"
 #include "diag.h"
-#include "localapi.h"
+#include "process.h"
 
 enum {
   PIPES_KEPT = 64,
@@ -20,7 +20,9 @@ enum {
   /* tailscaled's proxy ends both directions when either ends. So the end of what a program says is kept back while it
    * still listens, until nothing more has come for so long. */
   QUIET_MS = 10000,
-  LOOK_MS = 500,
+  /* A program that closes its socket sends the end just before the kernel shows it closed. */
+  LOOK_FIRST_MS = 2,
+  LOOK_MAX_MS = 500,
 };
 
 static int kept[PIPES_KEPT][2];
@@ -117,7 +119,9 @@ static bool program_is_gone(int inner) {
 static void end_out(struct relay *relay) {
   if (!relay->half_close && !relay->in.ended && !program_is_gone(relay->inner.fd)) {
     if (loop_now_ms() - relay->last_ms < QUIET_MS) {
-      loop_after(&relay->timer, LOOK_MS);
+      relay->look_ms = relay->look_ms ? relay->look_ms * 2 : LOOK_FIRST_MS;
+      if (relay->look_ms > LOOK_MAX_MS) relay->look_ms = LOOK_MAX_MS;
+      loop_after(&relay->timer, relay->look_ms);
       return;
     }
     relay->reset = true;
@@ -136,7 +140,7 @@ static void turn(struct relay *relay) {
     relay->in.told = true;
     if (relay->reset) return finish(relay, false);
     /* A tailscaled that was killed ends its connections as if their peers had. */
-    if (!relay->half_close && !localapi_alive()) return finish(relay, true);
+    if (relay->proxy && !process_runs(relay->proxy)) return finish(relay, true);
     shutdown(relay->inner.fd, SHUT_WR);
   }
   if (relay->out.ended && !relay->out.told && relay->out.in_pipe == 0) end_out(relay);
@@ -170,6 +174,7 @@ bool relay_start(struct relay *relay, int inner, int outer) {
   relay->outer = (struct watch){.fd = -1, .ready = outer_ready};
   relay->timer = (struct timer){.fire = again};
   relay->reset = false;
+  relay->look_ms = 0;
   reset_on_close(inner, true);
   reset_on_close(outer, true);
   relay->last_ms = loop_now_ms();

@@ -2,6 +2,8 @@
 #ifndef MESHNET_RELAY_H
 #define MESHNET_RELAY_H
 
+#include <sys/types.h>
+
 #include "loop.h"
 
 struct flow {
@@ -18,7 +20,9 @@ struct relay {
   struct flow in;     /* outer to inner */
   struct timer timer;
   bool half_close; /* the outer side can carry one: it is no SOCKS connection */
+  pid_t proxy;     /* the process behind the outer side; 0: not known */
   bool reset;      /* the program must not take the end for a good one */
+  int64_t look_ms; /* how long until the next look whether the program has closed its socket */
   int64_t last_ms; /* when anything last came in from outside */
   void (*done)(struct relay *relay);
 };

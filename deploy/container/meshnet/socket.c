@@ -13,6 +13,8 @@
 #define IP_MINTTL 21
 #endif
 
+enum mn_mark mn_mark_for(const struct mn_address *address) { return address->family == 6 ? MN_MARK6 : MN_MARK4; }
+
 static bool option(int fd, int level, int name, void *value, socklen_t len) {
   int saved = errno;
   bool ok = syscall(SYS_getsockopt, fd, level, name, value, &len) == 0;

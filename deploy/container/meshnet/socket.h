@@ -11,6 +11,8 @@
  * anything in this process's memory it outlives exec, and is there in each process that has the socket. */
 enum mn_mark { MN_UNMARKED = 0, MN_MARK4 = 3, MN_MARK6 = 4 };
 
+enum mn_mark mn_mark_for(const struct mn_address *address);
+
 /* AF_INET or AF_INET6; 0 for other sockets and for what is no socket. */
 int mn_socket_family(int fd);
 bool mn_socket_is_tcp(int fd);
