@@ -37,7 +37,10 @@ NOT_JOINED_S = 0.2
 
 PING_S = 1.5
 PAUSES_S = (0.0, 0.2, 0.5, 1.0)
-"""Before each ping of a measurement. It ends with the first direct answer."""
+"""Before each ping of a measurement, at most. It ends with the second direct answer."""
+DIRECT_ENOUGH = 2
+"""On a busy machine a single round trip may be many times too long."""
+AFTER_DIRECT_S = 0.02
 SILENCES_MAX = 2
 """A measurement ends after this many pings without an answer."""
 
@@ -221,17 +224,18 @@ class PathWatch:
     def _measure(self, address: str) -> Path | None:
         """The best path of a few pings; None when none was answered."""
         found: list[Path] = []
-        silences = 0
+        silences = direct = 0
         for pause_s in PAUSES_S:
-            self._sleep(pause_s)
+            self._sleep(min(pause_s, AFTER_DIRECT_S) if direct else pause_s)
             try:
                 path = read_pong(self._tailscale.ping(address, PING_S))
             except TailscaleFault:
                 path = None
             if path is not None:
                 found.append(path)
+                direct += path.direct
             silences += path is None
-            if silences >= SILENCES_MAX or (path is not None and path.direct):
+            if silences >= SILENCES_MAX or direct >= DIRECT_ENOUGH:
                 break
         return best(found)
 
