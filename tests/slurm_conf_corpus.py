@@ -54,6 +54,14 @@ TOP = f"ClusterName=lab\nSlurmctldHost={HEAD}({ADDRESS})\nSlurmUser=slurm\n"
 BASE = TOP + PATHS
 NODES = "NodeName=rack[1-4] NodeAddr=10.9.0.[1-4] CPUs=8 RealMemory=16000 State=UNKNOWN\n"
 PART = "PartitionName=batch Nodes=rack[1-4] Default=YES MaxTime=2-00:00:00 State=UP\n"
+CGROUPS = """\
+ProctrackType=proctrack/cgroup
+TaskPlugin=task/cgroup,task/affinity
+JobAcctGatherType=jobacct_gather/cgroup
+PrologFlags=Contain
+"""
+"""What suits machines. Pods go without: their agents see to that, and init changes nothing."""
+
 READY = """\
 SlurmctldParameters=enable_configless
 ReturnToService=2
@@ -253,6 +261,14 @@ CORPUS: dict[str, Case] = {
     "gres of its own nodes": case(
         BASE + "GresTypes=mps,gpu\nNodeName=rack1 NodeAddr=10.9.0.1 CPUs=8 Gres=gpu:2\nPartitionName=p Nodes=rack1\n",
         files={"gres.conf": "NodeName=rack1 Name=gpu File=/dev/nvidia[0-1]\n"},
+    ),
+    "control groups": case(
+        BASE + CGROUPS + NODES + PART, has=("ProctrackType=proctrack/cgroup", "TaskPlugin=task/cgroup,task/affinity"),
+        files={"cgroup.conf": "ConstrainCores=yes\nConstrainDevices=yes\nConstrainRAMSpace=yes\n"},
+    ),
+    "control groups in an included file": case(
+        BASE + "Include groups.conf\n" + NODES + PART, has=("Include groups.conf",),
+        files={"groups.conf": CGROUPS, "cgroup.conf": "CgroupPlugin=autodetect\nConstrainDevices=yes\n"},
     ),
     "private data": case(BASE + "PrivateData=jobs,nodes\nLaunchParameters=enable_nss_slurm\n" + NODES + PART),
     # what is refused

@@ -254,8 +254,8 @@ def auth_type(text: str) -> str:
 
 
 NODE_SETTINGS = (
-    "ProctrackType", "TaskPlugin", "JobAcctGatherType", "JobContainerType", "CgroupPlugin", "ConstrainCores",
-    "ConstrainRAMSpace", "ConstrainSwapSpace", "ConstrainDevices",
+    "ProctrackType", "TaskPlugin", "JobAcctGatherType", "JobAcctGatherParams", "JobContainerType", "CgroupPlugin",
+    "ConstrainCores", "ConstrainRAMSpace", "ConstrainSwapSpace", "ConstrainDevices",
 )  # fmt: skip
 """Settings of slurmd that the kernel of a machine may not allow."""
 

@@ -65,6 +65,7 @@ PrologFlags=Contain
 ProctrackType=proctrack/cgroup
 TaskPlugin=task/cgroup,task/affinity
 JobAcctGatherType=jobacct_gather/cgroup
+JobAcctGatherFrequency=1
 """
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\nConstrainCores=yes\nConstrainRAMSpace=yes\n"
 """Not ConstrainDevices: whoever runs this may be in a container that may not change the rules for devices."""
@@ -187,11 +188,16 @@ def test_machines_keep_control_groups_and_a_container_does_without(cluster: Clus
             return line in cluster.cached("slurm.conf")
 
         wait_until(has_it, f"the new file after {again}")
-        assert cluster.cached("slurm.conf")[-1] == "TaskPlugin=task/affinity"
+        assert "TaskPlugin=task/affinity" in cluster.cached("slurm.conf")
         assert cluster.plugin == cluster.off
         cluster.wait_idle()
         assert pod.alive("slurmd")
         assert cluster.vm in cluster.step()[cluster.vm]
+
+    # Memory is watched instead of limited.
+    too_much = "head -c 300m /dev/zero | tail | sleep 60"
+    said = cluster.head.said("srun", "-w", cluster.pod, "-t1", "--mem=100", "sh", "-c", too_much)
+    assert "Exceeded job memory limit" in said
 
     # What slurmd has for itself does not reach jobs.
     env = cluster.head.call("srun", "-w", cluster.pod, "-t1", "env")

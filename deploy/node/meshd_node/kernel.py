@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from .kind import has_systemd, may_mount
+from .limits import cpus
 from .paths import Paths
 
-CAP_SYS_ADMIN = 21
-CGROUP_ROOT = "sys/fs/cgroup"
 
 
 @dataclass(frozen=True)
@@ -18,21 +18,26 @@ class Kernel:
     """Attributes:
     cgroups: the generation of control groups that slurmd can use here: "v1", "v2"; "" for none.
     mounts: root may mount file systems.
+    all_cpus: processes may use all processors that `slurmd -C` counts: neither a cpuset nor a quota holds them back.
     """
 
     cgroups: str
     mounts: bool
+    all_cpus: bool = True
 
 
 def look(paths: Paths) -> Kernel:
     """Ask the kernel. A machine whose /proc cannot be read counts as one that allows nothing."""
     try:
         mountinfo = (paths.proc / "self/mountinfo").read_text("utf-8", "replace")
-        status = (paths.proc / "self/status").read_text("utf-8", "replace")
     except OSError:
-        mountinfo = status = ""
-    systemd = paths.systemd_marker.is_dir()
-    return Kernel(usable_cgroups(mountinfo, paths.root / CGROUP_ROOT, systemd, writable), may_mount(status))
+        mountinfo = ""
+    systemd = has_systemd(paths)
+    return Kernel(
+        usable_cgroups(mountinfo, paths.cgroups, systemd, writable),
+        may_mount(paths.proc),
+        systemd or cpus(paths) >= (os.cpu_count() or 1),
+    )
 
 
 def usable_cgroups(mountinfo: str, root: Path, systemd: bool, may_write: Callable[[str], bool]) -> str:
@@ -58,15 +63,6 @@ def usable_cgroups(mountinfo: str, root: Path, systemd: bool, may_write: Callabl
         if kind[0] == "cgroup" and fields[4] == str(root / "freezer") and may_write(fields[4]):
             return "v1"
     return ""
-
-
-def may_mount(status: str) -> bool:
-    """Whether CAP_SYS_ADMIN is effective, by the text of /proc/self/status."""
-    for line in status.splitlines():
-        name, _, value = line.partition(":")
-        if name == "CapEff":
-            return bool(int(value.strip() or "0", 16) >> CAP_SYS_ADMIN & 1)
-    return False
 
 
 def writable(directory: str) -> bool:

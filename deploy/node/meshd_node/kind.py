@@ -9,6 +9,7 @@ from pathlib import Path
 from .paths import Paths
 
 CAP_NET_ADMIN = 12
+CAP_SYS_ADMIN = 21
 
 
 def has_systemd(paths: Paths) -> bool:
@@ -31,9 +32,19 @@ def has_tun(paths: Paths) -> bool:
 
 def may_change_network(proc: Path) -> bool:
     """Whether CAP_NET_ADMIN is effective: it is needed for devices, routes and firewall rules."""
+    return has_capability(proc, CAP_NET_ADMIN)
+
+
+def may_mount(proc: Path) -> bool:
+    """Whether CAP_SYS_ADMIN is effective: it is needed for mounts."""
+    return has_capability(proc, CAP_SYS_ADMIN)
+
+
+def has_capability(proc: Path, number: int) -> bool:
+    """Whether a capability is effective."""
     try:
         lines = (proc / "self/status").read_text().splitlines()
         caps = next(line for line in lines if line.startswith("CapEff:"))
-        return bool(int(caps.split()[1], 16) >> CAP_NET_ADMIN & 1)
+        return bool(int(caps.split()[1], 16) >> number & 1)
     except (OSError, StopIteration, ValueError, IndexError):
         return False

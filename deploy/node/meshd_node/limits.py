@@ -29,11 +29,16 @@ def limited(
         affinity: how many processors this process may use.
     """
     found = dict(shape)
-    cpus = min(shape["cpus"], affinity(), *_cpus(paths))
-    if 0 < cpus < shape["cpus"]:
-        found.update(cpus=cpus, boards=1, sockets_per_board=1, cores_per_socket=cpus, threads_per_core=1)
+    count = min(shape["cpus"], cpus(paths, affinity))
+    if 0 < count < shape["cpus"]:
+        found.update(cpus=count, boards=1, sockets_per_board=1, cores_per_socket=count, threads_per_core=1)
     found["memory_mib"] = min([shape["memory_mib"], *_memory_mib(paths)])
     return found
+
+
+def cpus(paths: Paths, affinity: Callable[[], int] = lambda: len(os.sched_getaffinity(0))) -> int:
+    """How many processors this container may use, by its cpuset and its quotas."""
+    return min([affinity(), *_cpus(paths)])
 
 
 def _cpus(paths: Paths) -> Iterator[int]:

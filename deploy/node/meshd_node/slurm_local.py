@@ -20,6 +20,8 @@ DISABLED_SINCE = (24, 5)
 """cgroup.conf(5) has CgroupPlugin=disabled since this release. Before, cgroup/v1 that no plugin uses does the same (run
 on 22.05.8)."""
 
+OVER_MEMORY = "overmemorykill"
+
 _OFF = ("disabled", "cgroup/disabled")
 
 
@@ -38,14 +40,16 @@ def decide(kernel: Kernel, head: Mapping[str, str], release: tuple[int, int]) ->
             slurm["ProctrackType"] = "proctrack/linuxproc"
         if _is(head, "JobAcctGatherType", "cgroup"):
             slurm["JobAcctGatherType"] = "jobacct_gather/linux"
-        tasks = _words(head.get("TaskPlugin", ""))
-        if any(_short(one) == "cgroup" for one in tasks):
-            kept = [one for one in tasks if _short(one) != "cgroup"]
-            # Without a group of its own, a job keeps to its cores by affinity.
-            slurm["TaskPlugin"] = ",".join(kept or ["task/affinity"])
         off = "disabled" if release >= DISABLED_SINCE else "cgroup/v1"
         if head.get("CgroupPlugin", "").lower() not in (*_OFF, off):
             cgroup["CgroupPlugin"] = off
+        if _limits_memory(head) and _gathers(head) and not _is(head, "JobAcctGatherParams", OVER_MEMORY):
+            # slurmctld takes this and ConstrainRAMSpace together for an error, so the head cannot have it.
+            params = _words(head.get("JobAcctGatherParams", ""))
+            slurm["JobAcctGatherParams"] = ",".join([*params, "OverMemoryKill"])
+    tasks = _words(head.get("TaskPlugin", ""))
+    if (here := _tasks(kernel, tasks)) != tasks:
+        slurm["TaskPlugin"] = ",".join(here)
     if not kernel.mounts and _is(head, "JobContainerType", "tmpfs"):
         slurm["JobContainerType"] = "job_container/none"
     return {name: lines for name, lines in ((SLURM_CONF, slurm), (CGROUP_CONF, cgroup)) if lines}
@@ -54,12 +58,14 @@ def decide(kernel: Kernel, head: Mapping[str, str], release: tuple[int, int]) ->
 def lost(settings: Settings, head: Mapping[str, str]) -> list[str]:
     """What a job has on other nodes of the cluster and lacks here, as codes that docs/slurm.md describes."""
     own = settings.get(SLURM_CONF, {})
-    confined = "TaskPlugin" in own
+    here = {**head, **own}
+    unbound = _is(head, "TaskPlugin", "affinity") and not _is(here, "TaskPlugin", "affinity")
+    unconfined = _is(head, "TaskPlugin", "cgroup") and not _is(here, "TaskPlugin", "cgroup")
     found = {
         "process_tracking": "ProctrackType" in own,
-        "core_limits": confined and _yes(head, "ConstrainCores"),
-        "memory_limits": confined and (_yes(head, "ConstrainRAMSpace") or _yes(head, "ConstrainSwapSpace")),
-        "device_limits": confined and _yes(head, "ConstrainDevices"),
+        "core_limits": unbound or (unconfined and _yes(head, "ConstrainCores")),
+        "memory_limits": unconfined and _limits_memory(head),
+        "device_limits": unconfined and _yes(head, "ConstrainDevices"),
         "accounting": "JobAcctGatherType" in own,
         "private_tmp": "JobContainerType" in own,
     }
@@ -76,6 +82,28 @@ def text(lines: Mapping[str, str]) -> str:
     return "# This machine alone, by meshd-node: the kernel does not allow what the head's settings ask for.\n" + "".join(
         f"{key}={value}\n" for key, value in sorted(lines.items())
     )
+
+
+def _tasks(kernel: Kernel, head: list[str]) -> list[str]:
+    """The task plugins of this machine.
+
+    task/affinity needs all processors of the host: it counts from the host's first one. With a cpuset every task fails
+    (sched_setaffinity: Invalid argument). With a quota it would bind the jobs of all containers to the same processors.
+    """
+    here = [one for one in head if kernel.cgroups or _short(one) != "cgroup"]
+    if head and not here:
+        here = ["task/affinity"]
+    here = [one for one in here if kernel.all_cpus or _short(one) != "affinity"]
+    return here or head and ["task/none"]
+
+
+def _limits_memory(head: Mapping[str, str]) -> bool:
+    constrained = _yes(head, "ConstrainRAMSpace") or _yes(head, "ConstrainSwapSpace")
+    return constrained and _is(head, "TaskPlugin", "cgroup")
+
+
+def _gathers(head: Mapping[str, str]) -> bool:
+    return _is(head, "JobAcctGatherType", "cgroup") or _is(head, "JobAcctGatherType", "linux")
 
 
 def _is(head: Mapping[str, str], key: str, kind: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.node.meshd_node import kernel, slurm_files, slurm_local
+from deploy.node.meshd_node import kernel, kind, slurm_files, slurm_local
 from deploy.node.meshd_node.errors import NotPossible
 from deploy.node.meshd_node.kernel import Kernel
 from deploy.node.meshd_node.paths import Paths
@@ -47,6 +47,7 @@ def test_a_container_does_without_cgroups(release: tuple[int, int], plugin: str)
             "ProctrackType": "proctrack/linuxproc",
             "TaskPlugin": "task/affinity",
             "JobAcctGatherType": "jobacct_gather/linux",
+            "JobAcctGatherParams": "OverMemoryKill",
         },
         "cgroup.conf": {"CgroupPlugin": plugin},
     }
@@ -76,6 +77,47 @@ def test_task_plugins(tasks: str, here: str | None) -> None:
     settings = slurm_local.decide(CONTAINER, {**WITHOUT, "TaskPlugin": tasks}, NEW)
     assert settings.get("slurm.conf", {}).get("TaskPlugin") == here
     assert slurm_local.lost(settings, {**WITHOUT, "TaskPlugin": tasks}) == []
+
+
+@pytest.mark.parametrize(
+    ("tasks", "here"),
+    [
+        ("task/cgroup,task/affinity", "task/none"),
+        ("task/cgroup", "task/none"),
+        ("task/affinity", "task/none"),
+        ("affinity", "task/none"),
+        ("task/none", None),
+        ("", None),
+    ],
+)
+def test_a_part_of_the_processors_cannot_be_bound(tasks: str, here: str | None) -> None:
+    head = {**WITHOUT, "TaskPlugin": tasks}
+    settings = slurm_local.decide(Kernel("", True, all_cpus=False), head, NEW)
+    assert settings.get("slurm.conf", {}).get("TaskPlugin") == here
+    assert slurm_local.lost(settings, head) == (["core_limits"] if "affinity" in tasks else [])
+
+
+def test_with_control_groups_only_affinity_goes() -> None:
+    settings = slurm_local.decide(Kernel("v1", True, all_cpus=False), GOOD, NEW)
+    assert settings == {"slurm.conf": {"TaskPlugin": "task/cgroup"}}
+    assert slurm_local.lost(settings, GOOD) == ["core_limits"]
+
+
+@pytest.mark.parametrize(
+    ("head", "here"),
+    [
+        ({"JobAcctGatherType": "jobacct_gather/linux"}, "OverMemoryKill"),
+        ({"JobAcctGatherParams": "NoShared"}, "NoShared,OverMemoryKill"),
+        ({"JobAcctGatherParams": "UsePss,OverMemoryKill"}, None),
+        ({"JobAcctGatherType": "jobacct_gather/none"}, None),
+        ({"ConstrainRAMSpace": "no"}, None),
+        ({"ConstrainRAMSpace": "no", "ConstrainSwapSpace": "yes"}, "OverMemoryKill"),
+        ({"TaskPlugin": "task/affinity"}, None),
+    ],
+)
+def test_memory_is_watched_where_it_cannot_be_limited(head: dict[str, str], here: str | None) -> None:
+    settings = slurm_local.decide(CONTAINER, {**GOOD, **head}, NEW)
+    assert settings["slurm.conf"].get("JobAcctGatherParams") == here
 
 
 def test_a_private_tmp_needs_mounts() -> None:
@@ -124,8 +166,10 @@ def test_which_cgroups_slurmd_can_use(mounts: str, systemd: bool, read_only: tup
         ("CapEff:\t\n", False),
     ],
 )
-def test_who_may_mount(status: str, may: bool) -> None:
-    assert kernel.may_mount(status) is may
+def test_who_may_mount(tmp_path: Path, status: str, may: bool) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/status").write_text(status)
+    assert kind.may_mount(tmp_path) is may
 
 
 @pytest.fixture
