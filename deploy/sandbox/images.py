@@ -22,7 +22,7 @@ import shutil
 import stat
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,9 +49,10 @@ TORCH_PACKAGES = ("python3-torch", "openmpi-bin", "python3-mpi4py")
 _HERE = Path(__file__).resolve().parent
 _IMAGE = _HERE / "image"
 _CONTAINER = _HERE.parent / "container"
-_POD_FILES = "usr/lib/meshd/pod"
-_NOT_COPIED = {"Dockerfile", "meshnet", "packages", "slurmconf"}
-_BUILT = {"meshnet": ("libmeshnet.so", "meshnetd"), "slurmconf": ("libslurmconf.so",)}
+POD_FILES = "usr/lib/meshd/pod"
+COPIED = {"entrypoint", "has-tun", "log", "service", "stop"}
+"""Files and directories of deploy/container that its Dockerfile copies to `POD_FILES`."""
+BUILT = {"meshnet": ("libmeshnet.so", "meshnetd"), "slurmconf": ("libslurmconf.so",)}
 PYPROJECT = _HERE.parents[1] / "pyproject.toml"
 SDKS = ("aws", "gce")
 """The extras that the head gets: the SDKs of the clouds that have one."""
@@ -183,7 +184,7 @@ async def ensure_image(name: str) -> MachineImage:
     if not pod:
         return MachineImage(name, (await _ensure_config(), *stand_ins, *more, base))
     layers = (await ensure_pod_layer(base), *stand_ins, await ensure_s6_layer(suite), *more, base)
-    return MachineImage(name, layers, entrypoint=(f"/{_POD_FILES}/entrypoint",))
+    return MachineImage(name, layers, entrypoint=(f"/{POD_FILES}/entrypoint",))
 
 
 async def ensure_head_image(pyproject: Path) -> MachineImage:
@@ -328,7 +329,11 @@ async def ensure_pod_layer(base: Path) -> Path:
     Args:
         base: the lowest layer, whose users it keeps.
     """
-    parts = [Path(__file__).read_bytes(), base.name.encode(), *_contents(_CONTAINER)]
+    parts = [
+        Path(__file__).read_bytes(),
+        base.name.encode(),
+        *_contents(_CONTAINER, {name for names in BUILT.values() for name in names}),
+    ]
 
     async def build(root: Path) -> None:
         await _lay_out_pod(root)
@@ -348,26 +353,26 @@ async def ensure_pod_layer(base: Path) -> Path:
 
 async def _lay_out_pod(root: Path) -> None:
     """Copy the files of deploy/container as its Dockerfile does, and build what is in C."""
-    target = root / _POD_FILES
+    target = root / POD_FILES
     for source in _sources(_CONTAINER):
         place = source.relative_to(_CONTAINER)
-        if place.parts[0] not in _NOT_COPIED:
+        if place.parts[0] in COPIED:
             (target / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target / place)
             (target / place).chmod(source.stat().st_mode & 0o755)
-    for sources, names in _BUILT.items():
+    for sources, names in BUILT.items():
         with tempfile.TemporaryDirectory() as folder:
             build = Path(folder) / sources
-            shutil.copytree(_CONTAINER / sources, build)
+            shutil.copytree(_CONTAINER / sources, build, ignore=shutil.ignore_patterns(*names))
             await proc.run(["make", "--silent", "-C", build, *names], timeout_s=120)
             for name in names:
                 shutil.copy(build / name, target / name)
 
 
-def _contents(files: Path) -> list[str | bytes]:
-    """What a folder holds, for the key of a recipe."""
+def _contents(files: Path, without: Collection[str] = ()) -> list[str | bytes]:
+    """What a folder holds, but for files of some names, for the key of a recipe."""
     parts: list[str | bytes] = []
-    for source in _sources(files):
+    for source in (source for source in _sources(files) if source.name not in without):
         parts += [str(source.relative_to(files)), source.read_bytes()]
     return parts
 

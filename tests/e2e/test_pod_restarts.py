@@ -1,0 +1,89 @@
+"""A container ends, or its cloud stops the pod: with its old files it is the same node again, with new ones it is not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from deploy.sandbox.clouds.ledger import Ledger
+from tests.e2e.lab import Lab
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
+
+CLOUD = "runpod"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def pods(booted: Lab) -> AsyncIterator[Lab]:
+    before = booted.cluster.options.providers
+    await booted.enable(CLOUD)
+    yield booted
+    await booted.enable(*before)
+
+
+@pytest.fixture
+def mine(pods: Lab, lab: Lab) -> Lab:
+    """The same, with 0 GPUs and no faults."""
+    assert pods is lab
+    return lab
+
+
+def cloud(lab: Lab) -> Ledger:
+    return lab.cluster.clouds.clouds[CLOUD].ledger
+
+
+async def one_node(lab: Lab) -> dict[str, Any]:
+    """The one machine, READY, in which a job has run."""
+    (row,) = (await lab.ready(1)).values()
+    assert (await lab.srun("hostname")).strip() == row["slot"]
+    return row
+
+
+async def first_process(lab: Lab, machine: str) -> str:
+    """When the container's first process started; "" while there is none."""
+    return (await lab.inside(machine, "sh", "-c", "cut -d' ' -f22 /proc/1/stat", check=False)).strip()
+
+
+async def test_a_container_that_starts_again_is_the_same_node(mine: Lab, figure: Callable[[str], None]) -> None:
+    lab = mine
+    await lab.want(1)
+    before = await one_node(lab)
+    (machine,) = lab.alive(CLOUD)
+    began = await first_process(lab, before["machine"])
+    cloud(lab).restart(machine.id)
+
+    async def restarted() -> bool:
+        return await first_process(lab, before["machine"]) not in {"", began}
+
+    await lab.until(restarted, "the container has started again")
+
+    async def job() -> bool:
+        ran = await lab.head.run("srun", "--immediate=2", "hostname", timeout_s=60, check=False)
+        return ran.text == before["slot"]
+
+    await lab.until(job, "a job runs on it")
+    after = await one_node(lab)
+    assert {key: after[key] for key in ("machine", "address", "slot")} == {
+        key: before[key] for key in ("machine", "address", "slot")
+    }
+    assert [one.id for one in lab.alive(CLOUD)] == [machine.id]
+
+
+async def test_a_pod_with_new_files_is_replaced(mine: Lab) -> None:
+    lab = mine
+    await lab.want(1)
+    before = await one_node(lab)
+    (machine,) = lab.alive(CLOUD)
+    cloud(lab).stop(machine.id)
+    cloud(lab).start(machine.id)
+
+    async def replaced() -> dict[str, Any] | None:
+        rows = (await lab.nodes()).values()
+        return next((row for row in rows if row["phase"] == "ready" and row["machine"] != before["machine"]), None)
+
+    await lab.until(replaced, "another pod is in its place")
+    assert (await one_node(lab))["slot"] == before["slot"]
+    assert machine.id not in {one.id for one in lab.alive(CLOUD)}
