@@ -1,4 +1,4 @@
-"""A container ends, or its cloud stops the pod: with its old files it is the same node again, with new ones it is not."""
+"""A container ends, or its cloud stops the pod: with its old files it is the same node, with new ones it is not."""
 
 from __future__ import annotations
 
