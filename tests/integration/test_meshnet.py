@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import struct
-import subprocess
 import textwrap
 import time
 from collections.abc import Iterator
@@ -21,8 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.meshnet_lab import SOURCES, Machine, MeshnetLab, Pod, Vm, meshnet_lab, wait_until
-from tests.tiers import bounded
+from tests.integration.meshnet_lab import Machine, MeshnetLab, Pod, Vm, meshnet_lab, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -144,16 +142,6 @@ def stopped(machine: Machine, service: str = "tailscaled") -> Iterator[None]:
 
 def descriptors(machine: Pod) -> int:
     return len(os.listdir(f"/proc/{machine.pid('meshnetd')}/fd"))
-
-
-def test_the_parts_that_make_no_system_calls(lab: MeshnetLab) -> None:
-    for words in (["test"], ["fuzz", f"FUZZ_S={bounded(1, 600)}"]):
-        subprocess.run(["make", "-s", "-C", SOURCES, f"OUT={lab.built}", *words], check=True, timeout=700)
-
-
-def test_it_compiles_without_a_warning(lab: MeshnetLab) -> None:
-    environment = {**os.environ, "CFLAGS": "-Werror"}
-    subprocess.run([SOURCES / "build", lab.folder / "strict"], check=True, timeout=120, env=environment)
 
 
 @pytest.mark.parametrize("timeout_s", [0, 30])

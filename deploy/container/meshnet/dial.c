@@ -147,7 +147,8 @@ static void begin_relay(struct dial *dial, int inner) {
   dial->relaying = true;
   no_delay(inner);
   dial->relay.half_close = dial->own;
-  dial->relay.proxy = dial->own ? 0 : localapi_pid();
+  struct ucred tailscaled;
+  dial->relay.proxy = !dial->own && localapi_process(&tailscaled) ? tailscaled.pid : 0;
   dial->relay.done = relay_over;
   if (!relay_start(&dial->relay, inner, outer)) drop(dial);
 }
@@ -308,7 +309,7 @@ static void check(struct dial *dial) {
   snprintf(path, sizeof path, "whois?addr=%s", ip);
   dial->query.done = check_done;
   dial->asking = true;
-  if (query_start(&dial->query, path, CHECK_MS, NULL)) return;
+  if (query_start(&dial->query, path, CHECK_MS)) return;
   dial->asking = false;
   fail(dial, ENETDOWN);
 }

@@ -14,18 +14,20 @@ static struct sockaddr_un where = {.sun_family = AF_UNIX, .sun_path = "/var/run/
 
 void localapi_socket(const char *path) { snprintf(where.sun_path, sizeof where.sun_path, "%s", path); }
 
-pid_t localapi_pid(void) {
-  static pid_t known;
-  struct ucred peer = {0};
-  socklen_t len = sizeof peer;
-  if (known && process_runs(known)) return known;
-  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return 0;
-  bool ok = connect(fd, (struct sockaddr *)&where, sizeof where) == 0 &&
-            getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0;
-  close(fd);
-  known = ok ? peer.pid : 0;
-  return known;
+bool localapi_process(struct ucred *out) {
+  static struct ucred known;
+  socklen_t len = sizeof known;
+  if (!known.pid || !process_runs(known.pid)) {
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return false;
+    if (connect(fd, (struct sockaddr *)&where, sizeof where) != 0 ||
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &known, &len) != 0) {
+      known.pid = 0;
+    }
+    close(fd);
+  }
+  *out = known;
+  return known.pid != 0;
 }
 
 void query_cancel(struct query *query) {
@@ -84,7 +86,7 @@ static void ready(struct watch *watch, uint32_t events) {
   take(query);
 }
 
-bool query_start(struct query *query, const char *path, int64_t limit_ms, struct ucred *peer) {
+bool query_start(struct query *query, const char *path, int64_t limit_ms) {
   static const char form[] = "GET /localapi/v0/%s HTTP/1.0\r\nHost: local-tailscaled.sock\r\n\r\n";
   int len = snprintf(query->request, sizeof query->request, form, path);
   if (len < 0 || (size_t)len >= sizeof query->request) {
@@ -100,9 +102,7 @@ bool query_start(struct query *query, const char *path, int64_t limit_ms, struct
   query->timer.link = NULL;
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return false;
-  socklen_t peer_len = sizeof *peer;
-  if (connect(fd, (struct sockaddr *)&where, sizeof where) != 0 ||
-      (peer && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, peer, &peer_len) != 0)) {
+  if (connect(fd, (struct sockaddr *)&where, sizeof where) != 0) {
     int why = errno;
     close(fd);
     errno = why;

@@ -3,7 +3,6 @@
 #define MESHNET_LOCALAPI_H
 
 #include <sys/socket.h>
-#include <sys/types.h>
 
 #include "answer.h"
 #include "loop.h"
@@ -20,11 +19,10 @@ struct query {
 };
 
 void localapi_socket(const char *path);
-/* Ask for a path under /localapi/v0/. tailscaled's credentials, when it is connected, go to `peer` (NULL: not wanted).
- * False with errno, and nothing is called, when tailscaled does not run. */
-bool query_start(struct query *query, const char *path, int64_t limit_ms, struct ucred *peer);
-/* tailscaled's process; 0 when it does not run, or cannot be seen from here. */
-pid_t localapi_pid(void);
+/* Ask for a path under /localapi/v0/. False with errno, and nothing is called, when tailscaled does not run. */
+bool query_start(struct query *query, const char *path, int64_t limit_ms);
+/* tailscaled's process. False when it does not run, or cannot be seen from here. */
+bool localapi_process(struct ucred *out);
 void query_cancel(struct query *query);
 
 #endif

@@ -49,24 +49,31 @@ static bool from_memory(struct lookup *lookup) {
   return true;
 }
 
+/* Whether the peer's socket is certainly none of tailscaled's. */
+static bool is_foreign(enum diag_result result, const struct diag *peer) {
+  struct ucred tailscaled;
+  if (result == DIAG_NONE) return true;
+  if (result == DIAG_UNKNOWN) return false;
+  /* Nobody has it open any more: tailscaled has forgotten it before it closes one of its own. */
+  if (peer->inode == 0) return true;
+  if (!localapi_process(&tailscaled)) return false;
+  return peer->uid != tailscaled.uid || process_has_socket(tailscaled.pid, peer->inode) == PROCESS_HAS_NOT;
+}
+
 void lookup_start(struct lookup *lookup, const struct mn_address *from, const struct mn_address *to) {
   struct diag peer = {0};
   char path[64];
   lookup->asking = false;
-  /* The peer's socket is the one at `to`, connected to `from`. */
-  enum diag_result result = diag_find(to, from, &peer);
+  /* tailscaled connects from 127.0.0.1. The peer's socket is the one at `to`, connected to `from`. */
+  enum diag_result result = mn_is_ipv4(to, INADDR_LOOPBACK) ? diag_find(to, from, &peer) : DIAG_NONE;
   lookup->cookie = result == DIAG_FOUND ? peer.cookie : 0;
   if (from_memory(lookup)) return;
-  snprintf(path, sizeof path, "whois?proto=tcp&addr=127.0.0.1:%u", ntohs(to->port));
-  struct ucred tailscaled;
-  lookup->query.done = whois_done;
-  if (!query_start(&lookup->query, path, MN_LOOKUP_MS, &tailscaled)) return answer(lookup, NULL);
-  bool foreign = result == DIAG_FOUND && peer.inode != 0 &&
-                 (peer.uid != tailscaled.uid || process_has_socket(tailscaled.pid, peer.inode) == PROCESS_HAS_NOT);
-  if (foreign || result == DIAG_NONE || !mn_is_ipv4(to, INADDR_LOOPBACK)) {
-    query_cancel(&lookup->query);
-    if (foreign) keep(lookup->cookie, NULL);
+  if (is_foreign(result, &peer)) {
+    keep(lookup->cookie, NULL);
     return answer(lookup, NULL);
   }
+  snprintf(path, sizeof path, "whois?proto=tcp&addr=127.0.0.1:%u", ntohs(to->port));
+  lookup->query.done = whois_done;
+  if (!query_start(&lookup->query, path, MN_LOOKUP_MS)) return answer(lookup, NULL);
   lookup->asking = true;
 }

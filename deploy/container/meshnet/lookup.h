@@ -9,7 +9,6 @@ struct lookup {
   struct query query;
   uint64_t cookie; /* of the peer's socket; 0: not known */
   bool asking;
-  struct mn_address port_of;
   void (*done)(struct lookup *lookup, const struct mn_address *v4, const struct mn_address *v6);
 };
 

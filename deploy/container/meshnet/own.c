@@ -54,7 +54,7 @@ static void answered(struct query *asked, int status, const char *body, size_t l
 
 static void ask(struct timer *timer) {
   query.done = answered;
-  if (!query_start(&query, "status?peers=false", LIMIT_MS, NULL)) {
+  if (!query_start(&query, "status?peers=false", LIMIT_MS)) {
     loop_after(timer, self.v4.family || self.v6.family ? LATER_MS : SOON_MS);
   }
 }
