@@ -64,6 +64,7 @@ class Slurm:
         self.seen = slurm()
         self.orders: list[str] = []
         self.down = False
+        self.settings: dict[str, str] = {}
         self.before_view: Callable[[], None] = lambda: None
 
     async def view(self) -> SlurmView:
@@ -79,7 +80,7 @@ class Slurm:
     async def node_settings(self) -> Mapping[str, str]:
         if self.down:
             raise SlurmError("slurmctld does not answer")
-        return {}
+        return self.settings
 
     async def drain(self, slot: str, reason: str) -> None:
         self.orders.append(f"drain {slot}")
@@ -104,12 +105,14 @@ class Agents:
 
     def __init__(self) -> None:
         self.orders: list[str] = []
+        self.args: list[Mapping[str, object]] = []
         self.answer = ""
         self.hastened: list[str] = []
         self.at_work = False
 
     async def command(self, machine: str, verb: str, args: Mapping[str, object], timeout_s: float) -> str:
         self.orders.append(verb)
+        self.args.append(args)
         await asyncio.sleep(0)
         return self.answer
 

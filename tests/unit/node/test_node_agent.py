@@ -169,8 +169,11 @@ async def test_the_verbs(house: House) -> None:
     assert (await house.handlers.order("start_slurmd", {"slurmd_args": ["-b"]})).ok
     await until(lambda: house.machine.slurmd_calls())
     assert house.machine.slurmd_calls()[-1].endswith("-N h100-1 -b")
-    assert (await house.handlers.order("restart_slurmd")).ok
+    head = {"ProctrackType": "proctrack/cgroup", "ConstrainDevices": "yes"}
+    assert (await house.handlers.order("restart_slurmd", {"slurm_settings": head})).ok
     await until(lambda: len(house.machine.slurmd_calls()) == 2)
+    await until(lambda: house.handlers.reports[-1].lacks == ("process_tracking",))
+    assert "\nLD_PRELOAD=" in (root / "var/lib/meshd-node/slurmd.env").read_text()
     assert (root / "etc/munge/munge.key").exists()
     left = await house.handlers.order("leave")
     assert left.data["alive"] is False

@@ -160,3 +160,17 @@ def test_what_a_node_has_slurm_say_is_one_line_without_escapes() -> None:
     reason = show.parse_nodes(line)["h100-1"].reason
     assert reason.isprintable()
     assert len(reason) == show.REASON_MAX_CHARS
+
+
+def test_settings_that_a_kernel_may_not_allow():
+    text = (
+        "Configuration data as of 2026-11-28T23:00:00\nJobContainerType        = (null)\n"
+        "ProctrackType           = proctrack/cgroup\nTaskPlugin              = task/affinity,task/cgroup\n"
+        "TreeWidth               = 65533\n\nCgroup Support Configuration:\n"
+        "ConstrainDevices        = yes\nCgroupPlugin            = (null)\n"
+    )
+    assert show.node_settings(text) == {
+        "ProctrackType": "proctrack/cgroup",
+        "TaskPlugin": "task/affinity,task/cgroup",
+        "ConstrainDevices": "yes",
+    }

@@ -159,6 +159,13 @@ async def test_starting_slurmd_is_written_down_first(small: Small) -> None:
     assert found.may_run_jobs, "it may have started all the same"
 
 
+async def test_the_agent_is_told_what_slurms_settings_ask_for(small: Small) -> None:
+    m = give(small, machine(Phase.CONFIGURING, munge_ok=True, line_published=True), "DOWN")
+    small.slurm.settings = {"ProctrackType": "proctrack/cgroup"}
+    await do(small, p.StartSlurmd(m.name, "now"))
+    assert small.agents.args == [{"slurm_settings": {"ProctrackType": "proctrack/cgroup"}}]
+
+
 async def test_slurmd_is_started_where_the_path_was_tested_first(small: Small) -> None:
     waiting = machine(Phase.TESTING, slurmd_started=False, slurmd_start_ordered_at=None)
     m = give(small, waiting, "DOWN")
