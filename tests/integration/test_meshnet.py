@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import struct
@@ -751,3 +752,31 @@ def test_what_local_programs_send_to_meshnetd_does_no_harm(pod: Pod, other: Pod,
         s.close()
     assert dial(pod, other.ipv4, echo.port)[0] == [other.ipv4, echo.port]
     wait_until(lambda: descriptors(pod) <= before + 128, "meshnetd has closed what it got")
+
+
+def test_meshnetd_without_free_descriptors_refuses_and_goes_on(pod: Pod, other: Pod, echo: Server) -> None:
+    code = """
+        import errno, json, socket, sys
+        kept, errors = [], set()
+        for _ in range(60):
+            s = socket.socket()
+            code = s.connect_ex((sys.argv[1], int(sys.argv[2])))
+            kept.append(s) if code == 0 else errors.add(errno.errorcode[code])
+        print(json.dumps([len(kept), sorted(errors)]))
+    """
+    limits = resource.prlimit(pod.pid("meshnetd"), resource.RLIMIT_NOFILE)
+    resource.prlimit(pod.pid("meshnetd"), resource.RLIMIT_NOFILE, (40, limits[1]))
+    written = len(pod.log("meshnetd"))
+    try:
+        connected, errors = python(pod, code, other.ipv4, echo.port)
+        assert 5 < connected < 20
+        assert errors in (["ENOBUFS"], ["ENETDOWN"], ["ENETDOWN", "ENOBUFS"])
+        assert dial(pod, other.ipv4, echo.port)[0] == [other.ipv4, echo.port]
+    finally:
+        resource.prlimit(pod.pid("meshnetd"), resource.RLIMIT_NOFILE, limits)
+    assert pod.log("meshnetd")[written:].count("\n") < 50
+
+
+def test_a_second_meshnetd_leaves_the_first_alone(pod: Pod, other: Pod, echo: Server) -> None:
+    assert pod.run(str(pod.lab.built / "meshnetd")).returncode == 1
+    assert dial(pod, other.ipv4, echo.port)[0] == [other.ipv4, echo.port]

@@ -111,7 +111,7 @@ static void try_to_end(struct dial *dial) {
   struct mn_address name;
   /* EBUSY: some kernels of 2023 do not end a socket in whose connect a thread waits. */
   if (state == TCP_SYN_SENT && !hold_end(dial->held) && !(hold_name(dial->held, &name) && hold_break(&name))) {
-    say("meshnetd: cannot end a held socket: %s", strerror(errno));
+    say_often("meshnetd: cannot end a held socket: %s", strerror(errno));
   }
   drop(dial);
 }
@@ -119,7 +119,7 @@ static void try_to_end(struct dial *dial) {
 static void fail(struct dial *dial, int why) {
   char ip[46];
   mn_format_ip(&dial->to, ip);
-  say("meshnetd: uid %u to %s port %u: %s", (unsigned)dial->uid, ip, ntohs(dial->to.port), strerror(why));
+  say_often("meshnetd: uid %u to %s port %u: %s", (unsigned)dial->uid, ip, ntohs(dial->to.port), strerror(why));
   struct recent *place = recent_place(&sockets, dial->cookie);
   place->error = dial->error = why;
   loop_close(&dial->socks);

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BATCH = 256 };
+enum { BATCH = 256, OFTEN_MAX = 20, OFTEN_MS = 10000 };
 
 static int epoll = -1;
 static bool running;
@@ -17,17 +17,37 @@ static struct timer *timers;
 static int64_t next_due_ms = INT64_MAX;
 static void **garbage;
 
-void say(const char *format, ...) {
+static void say_words(const char *format, va_list words) {
   char line[512];
-  va_list words;
-  va_start(words, format);
   int len = vsnprintf(line, sizeof line - 1, format, words);
-  va_end(words);
   if (len < 0) return;
   if ((size_t)len > sizeof line - 2) len = (int)sizeof line - 2;
   line[len] = '\n';
   ssize_t done = write(STDERR_FILENO, line, (size_t)len + 1);
   (void)done; /* a log that cannot be written cannot be told of either */
+}
+
+void say(const char *format, ...) {
+  va_list words;
+  va_start(words, format);
+  say_words(format, words);
+  va_end(words);
+}
+
+void say_often(const char *format, ...) {
+  static int64_t since_ms;
+  static unsigned said;
+  int64_t now_ms = loop_now_ms();
+  if (now_ms - since_ms > OFTEN_MS) {
+    if (said > OFTEN_MAX) say("meshnetd: left out %u lines like the last", said - OFTEN_MAX);
+    since_ms = now_ms;
+    said = 0;
+  }
+  if (++said > OFTEN_MAX) return;
+  va_list words;
+  va_start(words, format);
+  say_words(format, words);
+  va_end(words);
 }
 
 void loop_start(void) {

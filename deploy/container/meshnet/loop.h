@@ -43,5 +43,7 @@ void loop_free(void *memory);
 
 /* One line to stderr. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same for what programs can cause: 20 lines in 10 s, and then how many were left out. */
+void say_often(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -85,6 +85,11 @@ static unsigned mode_of(const char *word) {
 static void serve(const char *directory, unsigned socks_port, unsigned wanted) {
   char path[256];
   if (mkdir(directory, 0755) != 0 && errno != EEXIST) say("meshnetd: %s: %s", directory, strerror(errno));
+  snprintf(path, sizeof path, "%s/" MN_SOCKET_NAME, directory);
+  if (!server_is_alone(path)) {
+    say("meshnetd: %s: %s", path, strerror(errno));
+    exit(1);
+  }
   orphans_end();
   unsigned mode = hold_start(wanted, dial_accepted);
   if (!mode) {

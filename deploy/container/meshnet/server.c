@@ -19,6 +19,8 @@ enum {
   BACKLOG = 4096,
   /* A client sends its request at once, and waits no longer than this for anything. */
   CLIENT_MS = 20000,
+  /* How long nobody is admitted when descriptors have run out. */
+  PAUSE_MS = 100,
 };
 
 struct client {
@@ -32,6 +34,7 @@ struct client {
 };
 
 static struct watch listener = {.fd = -1};
+static struct timer pause_end;
 static struct client *clients;
 static unsigned client_count;
 static unsigned connect_mode;
@@ -79,7 +82,6 @@ static int passed_descriptor(struct msghdr *message) {
 static void serve_connect(struct client *client, const struct mn_request *request, int fd) {
   struct mn_reply reply = {.magic = MN_MAGIC, .mode = connect_mode};
   bool stays = connect_mode == MN_MODE_DIALLED;
-  if (fd < 0) return answer_error(client, EINVAL);
   reply.error = dial_start(fd, client->uid, &request->to, stays ? client : NULL);
   client_answer(client, &reply, reply.error || !stays);
 }
@@ -108,9 +110,11 @@ static void serve_peer(struct client *client, const struct mn_request *request) 
   lookup_start(&client->lookup, &request->from, &request->to);
 }
 
-static void serve(struct client *client, const struct mn_request *request, int fd) {
+/* `lost`: a descriptor came, but there was no room for it. */
+static void serve(struct client *client, const struct mn_request *request, int fd, bool lost) {
   client->asked = true;
   loop_events(&client->watch, 0); /* only its end is of interest now */
+  if (request->kind == MN_CONNECT && fd < 0) return answer_error(client, lost ? ENOBUFS : EINVAL);
   if (request->kind == MN_CONNECT) return serve_connect(client, request, fd);
   if (fd >= 0) close(fd);
   if (request->kind == MN_RESULT) return serve_result(client, request);
@@ -133,7 +137,7 @@ static void client_ready(struct watch *watch, uint32_t events) {
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   int fd = n >= 0 ? passed_descriptor(&message) : -1;
   if (n == (ssize_t)sizeof request && request.magic == MN_MAGIC && !(message.msg_flags & MSG_TRUNC)) {
-    return serve(client, &request, fd);
+    return serve(client, &request, fd, message.msg_flags & MSG_CTRUNC);
   }
   if (fd >= 0) close(fd);
   client_close(client);
@@ -175,20 +179,52 @@ static void admit(int fd) {
   loop_after(&client->timer, CLIENT_MS);
 }
 
+static void admit_again(struct timer *timer) {
+  (void)timer;
+  loop_events(&listener, EPOLLIN);
+}
+
 static void accept_clients(struct watch *watch, uint32_t events) {
   (void)events;
   int fd;
   while ((fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) admit(fd);
-  if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) say("meshnetd: accept: %s", strerror(errno));
+  if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
+  say_often("meshnetd: accept: %s", strerror(errno));
+  loop_events(watch, 0);
+  pause_end.fire = admit_again;
+  loop_after(&pause_end, PAUSE_MS);
 }
 
-bool server_start(const char *path, unsigned mode) {
-  struct sockaddr_un where = {.sun_family = AF_UNIX};
-  if (strlen(path) >= sizeof where.sun_path) {
+/* Whether another meshnetd serves a path. */
+static bool is_served(const struct sockaddr_un *where) {
+  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return false;
+  bool served = connect(fd, (const struct sockaddr *)where, sizeof *where) == 0 || errno == EAGAIN;
+  close(fd);
+  return served;
+}
+
+/* The path in the form of a socket's address. */
+static bool place(const char *path, struct sockaddr_un *where) {
+  *where = (struct sockaddr_un){.sun_family = AF_UNIX};
+  if (strlen(path) >= sizeof where->sun_path) {
     errno = ENAMETOOLONG;
     return false;
   }
-  memcpy(where.sun_path, path, strlen(path) + 1);
+  memcpy(where->sun_path, path, strlen(path) + 1);
+  return true;
+}
+
+bool server_is_alone(const char *path) {
+  struct sockaddr_un where;
+  if (!place(path, &where)) return false;
+  errno = EADDRINUSE;
+  return !is_served(&where);
+}
+
+bool server_start(const char *path, unsigned mode) {
+  struct sockaddr_un where;
+  if (!place(path, &where)) return false;
   connect_mode = mode;
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return false;

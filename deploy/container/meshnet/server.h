@@ -8,6 +8,9 @@
 
 struct client;
 
+/* Whether no other meshnetd listens at a path. False with errno. */
+bool server_is_alone(const char *path);
+
 /* Listen at a path. False with errno. `mode` is what is answered to MN_CONNECT. */
 bool server_start(const char *path, unsigned mode);
 
