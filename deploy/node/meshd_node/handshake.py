@@ -51,6 +51,12 @@ def prime_session(tailscale: Tailscale, address: str, node_key: str) -> bool:
     return _prime(tailscale, address)
 
 
+def open_paths(tailscale: Tailscale, addresses: list[str]) -> None:
+    """Start sessions after a start of tailscaled: the first packet of a connection may find no path yet."""
+    for address in addresses:
+        _prime(tailscale, address)
+
+
 def _prime(tailscale: Tailscale, address: str) -> bool:
     # the first try may still use the old key: tailscaled shows the new one before WireGuard has it
     return any(tailscale.prime_session(address, PRIME_S) for _ in range(PRIME_TRIES))

@@ -14,12 +14,14 @@ from .console import say, use_console
 from .errors import NodeError
 from .facts import missing_programs
 from .files import locked, read_json
+from .handshake import open_paths
 from .headlink import HeadLink
 from .install import install, supervised_agent
 from .join import join
 from .meshnet import PROXY
 from .node import Node
 from .paths import Paths
+from .tailscale import Tailscale
 
 EXIT_FAILED = 1
 
@@ -75,6 +77,8 @@ def _run(node: Node, refused_pause_s: float) -> int:
         say(f"{node.paths.join_file} names no head: nothing can be joined", urgent=True)
         return EXIT_FAILED
     dead_man_s = float(config.get("dead_man_s") or 0.0)
+    if not node.tun:
+        open_paths(Tailscale(node.paths.tailscaled_socket), [str(head) for head in config["heads"]])
     return Agent(node, _link(config, node), str(config.get("token", "")), dead_man_s, refused_pause_s).run()
 
 

@@ -31,13 +31,16 @@ def prepare(node: Node, report: Callable[[str], None] = lambda _text: None) -> N
         report: called with the error text of each try to install a compiler that fails.
 
     Raises:
-        NotPossible, ToolFailed: it cannot be built, or does not load.
+        NotPossible, ToolFailed: it cannot be built, or does not load. Or systemd runs here: stage 1 and meshd know
+            tailscaled in user space only in containers.
     """
     paths = node.paths
     library = str(paths.pod / LIBRARY)
     if node.tun:
         _set_preloaded(paths, library, wanted=False)
         return
+    if node.systemd:
+        raise NotPossible("this machine has systemd and no TUN device", "load the kernel's module tun", "tailnet")
     build(paths, report)
     node.meshnetd.start()
     _wait_for_socket(node)

@@ -54,7 +54,7 @@ class Node:
         """False with a directory as root: firewall rules would be the host's."""
         self.agent = self._service("meshd-node", units.NODE_UNIT)
         self.tailscaled = self._service("tailscaled", units.TAILSCALED_UNIT)
-        self.meshnetd = self._service("meshnetd", units.MESHNETD_UNIT)
+        self.meshnetd = S6Service(paths.pod_services / "meshnetd")
         self.munged = self._service("munged", units.MUNGE_UNIT)
         self.slurmd = self._service("slurmd", units.SLURMD_UNIT)
 

@@ -6,7 +6,6 @@ NODE_UNIT = "meshd-node.service"
 METADATA_UNIT = "meshd-metadata.service"
 SLURMD_UNIT = "meshd-slurmd.service"
 MUNGE_UNIT = "munge.service"
-MESHNETD_UNIT = "meshd-meshnetd.service"
 TAILSCALED_UNIT = "tailscaled.service"
 
 
