@@ -10,6 +10,9 @@
 #include "interfaces.h"
 #include "real.h"
 
+/* ARPHRD_NONE of linux/if_arp.h, which a TUN device has. */
+#define NO_LINK_LAYER 0xfffe
+
 /* The machine's own IPv4 address, where it has no real interface of that name. */
 static bool stands_in(int fd, struct mn_address *own) {
   struct ifreq real = {.ifr_name = MN_INTERFACE};
@@ -63,6 +66,9 @@ static bool describe(unsigned long request, const struct mn_address *own, struct
     case SIOCGIFMTU:
       one->ifr_mtu = MN_INTERFACE_MTU;
       return true;
+    case SIOCGIFHWADDR:
+      one->ifr_hwaddr = (struct sockaddr){.sa_family = NO_LINK_LAYER};
+      return true;
     default:
       return false;
   }
@@ -70,7 +76,7 @@ static bool describe(unsigned long request, const struct mn_address *own, struct
 
 static bool is_about_interfaces(unsigned long request) {
   return request == SIOCGIFADDR || request == SIOCGIFNETMASK || request == SIOCGIFFLAGS || request == SIOCGIFINDEX ||
-         request == SIOCGIFMTU;
+         request == SIOCGIFMTU || request == SIOCGIFHWADDR;
 }
 
 MN_EXPORT int ioctl(int fd, unsigned long request, ...) {
