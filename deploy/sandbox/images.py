@@ -347,6 +347,7 @@ async def ensure_pod_layer(base: Path) -> Path:
         (root / "etc").mkdir(exist_ok=True)
         for name, line in _DEMO.items():
             (root / "etc" / name).write_text((base / "etc" / name).read_text() + line)
+            (root / "etc" / name).chmod(0o600 if name == "shadow" else 0o644)
 
     return await cache.ensure("layers", "pod", cache.recipe_key(*parts), build)
 

@@ -17,11 +17,14 @@ ADDRESS = "172.17.0.2"
 _ROUTER = "172.17.0.1"
 _BITS = 16
 _INNER = "pod0"
+_LINK_LOCAL = "169.254.0.0/16"
 _TIMEOUT_S = 20.0
 
 
 def rules(public: Mapping[int, int]) -> str:
     """The router's rules for nft(8).
+
+    Clouds of pods have no metadata service; the sandbox's serves all machines on the bridge.
 
     An answer comes in to the port that the pod sent from, and only from the place that it sent to: UDP between two pods
     takes a hole punched from both sides.
@@ -45,6 +48,7 @@ table ip pod {{
     chain through {{
         type filter hook forward priority 0; policy drop;
         ct state established,related accept
+        iifname "{_INNER}" ip daddr {_LINK_LOCAL} reject
         iifname "{_INNER}" accept
         ct status dnat accept
     }}
