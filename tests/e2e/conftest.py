@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from deploy.sandbox.cluster import Cluster, ClusterOptions
 from tests.e2e.lab import QUICK, SLURM, USER, Lab
+from tests.e2e.pods import Fleet, brought_up
 
 CAN_RUN = os.geteuid() == 0 and shutil.which("systemd-nspawn") is not None
 
@@ -39,6 +40,14 @@ async def lab(booted: Lab, request: pytest.FixtureRequest) -> Lab:
     """The cluster with no jobs and no faults, and with 0 GPUs unless the test takes `any_machines`."""
     await booted.begin(request.node.name, keep=request.node.get_closest_marker("any_machines") is not None)
     return booted
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def fleet(booted: Lab, request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
+    """Two pods and a VM for all tests of a module; they boot from the image that its `IMAGE` names."""
+    before = booted.cluster.options.providers
+    yield await brought_up(booted, request.module.__name__, getattr(request.module, "IMAGE", "trixie"))
+    await booted.enable(*before)
 
 
 @pytest.fixture

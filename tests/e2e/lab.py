@@ -236,10 +236,16 @@ class Lab:
         argv = ["runuser", "-u", user, "--", "sbatch", "--parsable", "--chdir=/tmp", "--gpus=1", *options]
         return (await self.head.run(*argv, stdin=f"#!/bin/sh\n{script}\n".encode())).text
 
-    async def srun(self, *words: str, user: str = USER, timeout_s: float = PATIENCE_S) -> str:
-        """Run a job to its end as an ordinary user; what it printed."""
+    async def step(
+        self, *words: str, stdin: bytes = b"", user: str = USER, timeout_s: float = PATIENCE_S
+    ) -> proc.Result:
+        """Run a job to its end as an ordinary user; its exit code is the caller's to judge."""
         argv = ["runuser", "-u", user, "--", "srun", "--chdir=/tmp", *words]
-        result = await self.head.run(*argv, timeout_s=timeout_s, check=False)
+        return await self.head.run(*argv, stdin=stdin, timeout_s=timeout_s, check=False)
+
+    async def srun(self, *words: str, stdin: bytes = b"", user: str = USER, timeout_s: float = PATIENCE_S) -> str:
+        """Run a job to its end as an ordinary user; what it printed."""
+        result = await self.step(*words, stdin=stdin, user=user, timeout_s=timeout_s)
         assert result.returncode == 0, f"srun: {_output(result)}\n{await self.evidence()}"
         return result.text
 
@@ -256,6 +262,20 @@ class Lab:
             return job["NodeList"] if job["JobState"] == "RUNNING" else None
 
         return await self.until(look, f"job {job_id} runs")
+
+    async def start_again(self, job_id: str) -> None:
+        """Let a job start that Slurm has queued again.
+
+        Slurm lets it wait until its old credentials have expired; that need not be waited for.
+        """
+
+        async def may_begin() -> bool:
+            state = (await self.job(job_id))["JobState"]
+            if state == "PENDING":
+                await self.head.run("scontrol", "update", f"JobId={job_id}", "StartTime=now")
+            return state in {"PENDING", "RUNNING", "COMPLETED"}
+
+        await self.until(may_begin, f"job {job_id} is queued again")
 
     async def completed(self, job_id: str) -> dict[str, str]:
         """Wait until the job has ended well; what Slurm says of it then."""
@@ -305,6 +325,31 @@ class Lab:
         """The cloud loses a machine."""
         (found,) = [m for m in self.alive(cloud) if m.token == machine]
         self.cluster.clouds.clouds[cloud].ledger.kill(found.id)
+
+    async def replaced(self, dead: str, gpus: int) -> float:
+        """Wait until a dead machine is gone and another one is READY in its place; the seconds that it took."""
+        began = time.monotonic()
+
+        async def done() -> dict[str, Any] | None:
+            rows = await self.nodes()
+            ready = dead not in rows and [row["phase"] for row in rows.values()] == ["ready"] * gpus
+            return {row["slot"]: row["address"] for row in rows.values()} if ready else None
+
+        joined = await self.until(done, f"{dead} is replaced")
+        took = time.monotonic() - began
+        assert {machine.token for machine in self.all_alive()} == set(await self.nodes())
+
+        async def agreed() -> bool:
+            slots = (await self.slots()).values()
+            return {s.name: s.address for s in slots if s.address.startswith("100.")} == joined
+
+        await self.until(agreed, "Slurm has the nodes' addresses and no other")
+
+        async def forgotten() -> bool:
+            return dead not in await self.devices()
+
+        await self.until(forgotten, "the dead machine's device is gone")
+        return took
 
     async def inside(self, machine: str, *argv: str, check: bool = True) -> str:
         """Run a program on a rented machine as its root."""
