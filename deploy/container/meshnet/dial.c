@@ -13,6 +13,7 @@
 #include "hold.h"
 #include "localapi.h"
 #include "own.h"
+#include "recent.h"
 #include "relay.h"
 #include "server.h"
 #include "socks.h"
@@ -67,7 +68,20 @@ static struct {
 
 void dial_settings(struct dial_settings settings) { set = settings; }
 
-const struct recent *dial_of(uint64_t cookie) { return recent_find(&sockets, cookie); }
+/* What is connected is known as long as it is. What was, and what failed, is remembered for a while. */
+const struct mn_address *dial_destination(uint64_t cookie) {
+  const struct recent *place = recent_find(&sockets, cookie);
+  if (place) return &place->address;
+  for (const struct dial *dial = dials; dial; dial = dial->next) {
+    if (dial->cookie == cookie) return &dial->to;
+  }
+  return NULL;
+}
+
+int dial_error(uint64_t cookie) {
+  const struct recent *place = recent_find(&sockets, cookie);
+  return place ? place->error : 0;
+}
 
 static uint64_t cookie_of(int fd) {
   uint64_t cookie = 0;
@@ -122,6 +136,7 @@ static void fail(struct dial *dial, int why) {
   say_often("meshnetd: uid %u to %s port %u: %s", (unsigned)dial->uid, ip, ntohs(dial->to.port), strerror(why));
   struct recent *place = recent_place(&sockets, dial->cookie);
   place->error = dial->error = why;
+  place->address = dial->to;
   loop_close(&dial->socks);
   loop_close(&dial->opening);
   if (set.mode == MN_MODE_DIALLED) {

@@ -6,7 +6,6 @@
 #include <sys/types.h>
 
 #include "protocol.h"
-#include "recent.h"
 
 struct client;
 
@@ -25,7 +24,10 @@ void dial_forget(const struct client *waiting);
 /* A socket that connected to the port, in MN_MODE_DIALLED. */
 void dial_accepted(int fd, const struct mn_address *from);
 
-/* What is known of a program's socket: its destination, and why its last connect failed. NULL: nothing. */
-const struct recent *dial_of(uint64_t cookie);
+/* Where a program's socket is connected; NULL: not known. */
+const struct mn_address *dial_destination(uint64_t cookie);
+
+/* Why the last connect of a program's socket failed; 0: not known. */
+int dial_error(uint64_t cookie);
 
 #endif

@@ -95,8 +95,8 @@ bool hold_end(int waiting) {
   return connect(waiting, &none, sizeof none) == 0;
 }
 
-/* The other side of a simultaneous open that takes nothing: the held socket answers with SYN and ACK, and gets a reset for
- * that, at once or when it repeats it after a second. It never looks open. */
+/* The other side of a simultaneous open that takes nothing: the held socket answers with SYN and ACK, and gets a
+ * reset for that, at once or when it repeats it after a second. It never looks open. */
 bool hold_break(const struct mn_address *waiting) {
   struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
   struct sock_fprog filter = {.len = 1, .filter = &nothing};

@@ -111,7 +111,8 @@ MN_EXPORT char *if_indextoname(unsigned index, char name[IF_NAMESIZE]) {
   return name;
 }
 
-/* The C library's list is one array of allocated names that ends with an empty entry, and if_freenameindex frees it so. */
+/* The C library's list is one array of allocated names that ends with an empty entry, and if_freenameindex frees it
+ * so. */
 MN_EXPORT struct if_nameindex *if_nameindex(void) {
   struct if_nameindex *all = mn_real()->if_nameindex();
   if (!all || !has_addresses()) return all;

@@ -1,9 +1,10 @@
-/* tailscaled connects to 127.0.0.1 on behalf of its peers, and LocalAPI's whois knows for which, by the port it connects
- * from. For a port that it did not connect from, whois waits some 0.2 s and holds up all of tailscaled meanwhile; so it
- * is asked only about sockets that are tailscaled's own. */
+/* tailscaled connects to 127.0.0.1 on behalf of its peers, and LocalAPI's whois knows for which, by the port it
+ * connects from. For a port that it did not connect from, whois waits some 0.2 s and holds up all of tailscaled
+ * meanwhile; so it is asked only about sockets that are tailscaled's own. */
 #include "lookup.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,12 +13,6 @@
 #include "recent.h"
 
 static struct recent_table peers;
-
-static void answer(struct lookup *lookup, const struct mn_self *found) {
-  static const struct mn_self nobody;
-  if (!found) found = &nobody;
-  lookup->done(lookup, &found->v4, &found->v6);
-}
 
 static void keep(uint64_t cookie, const struct mn_self *found) {
   if (!cookie) return;
@@ -33,7 +28,7 @@ static void whois_done(struct query *query, int status, const char *body, size_t
   bool known = status == 200 && mn_whois_addresses(body, len, &found);
   lookup->asking = false;
   if (known || status == 404) keep(lookup->cookie, known ? &found : NULL);
-  answer(lookup, known ? &found : NULL);
+  lookup->done(lookup, known || status == 404 ? 0 : EAGAIN, known ? &found : NULL);
 }
 
 void lookup_cancel(struct lookup *lookup) {
@@ -45,7 +40,7 @@ static bool from_memory(struct lookup *lookup) {
   const struct recent *place = lookup->cookie ? recent_find(&peers, lookup->cookie) : NULL;
   if (!place) return false;
   struct mn_self found = {.v4 = place->address, .v6 = place->address6};
-  answer(lookup, place->nobody ? NULL : &found);
+  lookup->done(lookup, 0, place->nobody ? NULL : &found);
   return true;
 }
 
@@ -70,10 +65,10 @@ void lookup_start(struct lookup *lookup, const struct mn_address *from, const st
   if (from_memory(lookup)) return;
   if (is_foreign(result, &peer)) {
     keep(lookup->cookie, NULL);
-    return answer(lookup, NULL);
+    return lookup->done(lookup, 0, NULL);
   }
   snprintf(path, sizeof path, "whois?proto=tcp&addr=127.0.0.1:%u", ntohs(to->port));
   lookup->query.done = whois_done;
-  if (!query_start(&lookup->query, path, MN_LOOKUP_MS)) return answer(lookup, NULL);
+  if (!query_start(&lookup->query, path, MN_LOOKUP_MS)) return lookup->done(lookup, EAGAIN, NULL);
   lookup->asking = true;
 }

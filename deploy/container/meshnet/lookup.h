@@ -9,10 +9,11 @@ struct lookup {
   struct query query;
   uint64_t cookie; /* of the peer's socket; 0: not known */
   bool asking;
-  void (*done)(struct lookup *lookup, const struct mn_address *v4, const struct mn_address *v6);
+  /* `found` is NULL where nobody of the tailnet is there, or, with an error, where that is not known now. */
+  void (*done)(struct lookup *lookup, int error, const struct mn_self *found);
 };
 
-/* `done` is called once, with family 0 for nobody of the tailnet; perhaps before this returns. */
+/* `done` is called once, perhaps before this returns. */
 void lookup_start(struct lookup *lookup, const struct mn_address *from, const struct mn_address *to);
 void lookup_cancel(struct lookup *lookup);
 

@@ -35,8 +35,8 @@ static bool lookup(int fd, const struct mn_address *from, const struct mn_addres
   *peer = (struct mn_peer){.known = false};
   if (mn_ask_peer(cookie, from, to, &reply)) {
     *peer = (struct mn_peer){.known = true, .address = reply.address, .address6 = reply.address6};
-  } else if (reply.magic != MN_MAGIC) {
-    return false;
+  } else if (reply.magic != MN_MAGIC || reply.error) {
+    return false; /* another time, perhaps */
   }
   if (cookie) mn_peers_keep(cookie, peer);
   return peer->known;
@@ -89,7 +89,8 @@ static void tell(int fd, truth *find, struct sockaddr_storage *name, socklen_t n
                  socklen_t *len) {
   struct mn_address kernel, found;
   int saved = errno;
-  if (name_len <= sizeof *name && mn_from_sockaddr(name, name_len, &kernel) && find(fd, &kernel, name->ss_family, &found)) {
+  if (name_len <= sizeof *name && mn_from_sockaddr(name, name_len, &kernel) &&
+      find(fd, &kernel, name->ss_family, &found)) {
     struct sockaddr_storage better;
     socklen_t better_len = mn_to_sockaddr(&found, name->ss_family, &better);
     if (better_len) {

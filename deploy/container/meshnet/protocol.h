@@ -29,7 +29,7 @@ enum mn_kind {
 };
 
 enum mn_mode {
-  MN_MODE_HOLD = 1,    /* connect to MN_HOLD_PORT now: the kernel holds the socket in SYN_SENT until there is an outcome */
+  MN_MODE_HOLD = 1,    /* connect to MN_HOLD_PORT now: the kernel holds the socket in SYN_SENT until the outcome */
   MN_MODE_POLL = 2,    /* the same, but wait in poll, never in a blocking connect: the kernel cannot end that */
   MN_MODE_DIALLED = 3, /* wait for a second reply; then the destination is reached, and MN_HOLD_PORT accepts at once */
 };
@@ -52,7 +52,7 @@ struct mn_request {
 
 struct mn_reply {
   uint32_t magic;
-  int32_t error; /* an errno; 0: none. For MN_RESULT, the errno that was asked for */
+  int32_t error; /* an errno; 0: none. For MN_RESULT, the one that was asked for; for MN_PEER, EAGAIN: not known now */
   uint32_t mode;
   struct mn_address address;  /* the peer's IPv4 address; family 0: none. Port 0: the one that the kernel tells */
   struct mn_address address6; /* its IPv6 address */

@@ -87,21 +87,24 @@ static void serve_connect(struct client *client, const struct mn_request *reques
 }
 
 static void serve_result(struct client *client, const struct mn_request *request) {
-  const struct recent *known = dial_of(request->cookie);
-  answer_error(client, known ? known->error : 0);
+  answer_error(client, dial_error(request->cookie));
 }
 
-static void looked_up(struct lookup *lookup, const struct mn_address *v4, const struct mn_address *v6) {
+static void looked_up(struct lookup *lookup, int error, const struct mn_self *found) {
   struct client *client = MEMBER_OF(lookup, struct client, lookup);
-  struct mn_reply reply = {.magic = MN_MAGIC, .address = *v4, .address6 = *v6};
+  struct mn_reply reply = {.magic = MN_MAGIC, .error = error};
+  if (found) {
+    reply.address = found->v4;
+    reply.address6 = found->v6;
+  }
   client_answer(client, &reply, true);
 }
 
 static void serve_peer(struct client *client, const struct mn_request *request) {
   if (mn_is_ipv4(&request->to, INADDR_LOOPBACK) && request->to.port == htons(MN_HOLD_PORT)) {
-    const struct recent *known = dial_of(request->cookie);
+    const struct mn_address *known = dial_destination(request->cookie);
     struct mn_reply reply = {.magic = MN_MAGIC};
-    if (known) *(known->address.family == 6 ? &reply.address6 : &reply.address) = known->address;
+    if (known) *(known->family == 6 ? &reply.address6 : &reply.address) = *known;
     client_answer(client, &reply, true);
     return;
   }
@@ -130,7 +133,8 @@ static void client_ready(struct watch *watch, uint32_t events) {
     char room[CMSG_SPACE(8 * sizeof(int))];
   } control;
   struct iovec part = {.iov_base = &request, .iov_len = sizeof request};
-  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+  struct msghdr message = {
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
   (void)events;
   if (client->asked) return client_close(client);
   ssize_t n = recvmsg(watch->fd, &message, MSG_CMSG_CLOEXEC);

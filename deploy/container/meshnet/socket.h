@@ -7,8 +7,8 @@
 
 #include "address.h"
 
-/* A socket that belongs to the tailnet has a mark in the kernel: a least TTL that no packet on loopback is below. Unlike
- * anything in this process's memory it outlives exec, and is there in each process that has the socket. */
+/* A socket that belongs to the tailnet has a mark in the kernel: a least TTL that no packet on loopback is below.
+ * Unlike anything in this process's memory it outlives exec, and is there in each process that has the socket. */
 enum mn_mark { MN_UNMARKED = 0, MN_MARK4 = 3, MN_MARK6 = 4 };
 
 enum mn_mark mn_mark_for(const struct mn_address *address);

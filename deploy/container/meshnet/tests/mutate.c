@@ -44,7 +44,8 @@ static void read_seeds(const char *folder) {
 }
 
 static size_t change(uint8_t *data, size_t len) {
-  static const uint8_t odd[] = {0, 1, 4, 5, 6, 0x7f, 0x80, 0xff, '"', '\\', '{', '}', '[', ']', ',', ':', '/', '\r', '\n'};
+  static const uint8_t odd[] = {0, 1, 4, 5, 6, 0x7f, 0x80, 0xff, '"', '\\',
+                                '{', '}', '[', ']', ',', ':', '/', '\r', '\n'};
   switch (any(6)) {
     case 0: /* one byte */
       if (len) data[any((uint32_t)len)] = (uint8_t)any(256);

@@ -148,7 +148,9 @@ static void test_whois(void) {
               "[\"100.64.0.3/32\", \"fd7a:115c:a1e0::3/128\"],\"More\":true},\"UserProfile\":{}}",
               &found));
   CHECK(mn_is_own(&found, &four) && mn_is_own(&found, &six));
-  CHECK(whois("{\"CapMap\":{\"Node\":{\"Addresses\":[\"100.64.0.9/32\"]}},\"Node\":{\"Addresses\":[\"100.64.0.3\"]}}", &found));
+  CHECK(whois("{\"CapMap\":{\"Node\":{\"Addresses\":[\"100.64.0.9/32\"]}},"
+              "\"Node\":{\"Addresses\":[\"100.64.0.3\"]}}",
+              &found));
   CHECK(mn_is_own(&found, &four));
   static const char *const bad[] = {
       "", "{", "[]", "null", "{\"Node\":null}", "{\"Node\":{}}", "{\"Node\":{\"Addresses\":[]}}",
@@ -165,7 +167,7 @@ static void test_whois(void) {
 }
 
 static void test_status(void) {
-  static const char json[] = "{\"Version\":\"1\",\"TUN\":false,\"Self\":{\"TailscaleIPs\":[\"100.64.0.3\"]},\"Peer\":{}}";
+  static const char json[] = "{\"Version\":\"1\",\"Self\":{\"TailscaleIPs\":[\"100.64.0.3\"]},\"Peer\":{}}";
   struct mn_self found;
   CHECK(mn_status_addresses(json, sizeof json - 1, &found) && found.v4.family && !found.v6.family);
   CHECK(!mn_status_addresses("{\"Self\":{\"TailscaleIPs\":null}}", 31, &found));
