@@ -28,7 +28,7 @@ enum {
   CHECK_MS = 2000,
   /* How long a socket that was handed over may take to begin its connect, and to open. */
   HELD_MS = 5000,
-  CHECKED_FOR_MS = 60000,
+  CHECKED_FOR_MS = 2000,
   CHECKED_MAX = 256,
 };
 
@@ -64,6 +64,7 @@ static struct recent_table sockets;
 static struct {
   struct mn_address ip;
   int64_t until_ms;
+  pid_t by;
 } checked[CHECKED_MAX];
 
 void dial_settings(struct dial_settings settings) { set = settings; }
@@ -155,6 +156,12 @@ static void no_delay(int fd) {
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
 }
 
+/* The tailscaled that runs; 0: not known. What one has said does not hold for the next. */
+static pid_t tailscaled_pid(void) {
+  struct ucred tailscaled;
+  return localapi_process(&tailscaled) ? tailscaled.pid : 0;
+}
+
 /* Both sides are open. */
 static void begin_relay(struct dial *dial, int inner) {
   int outer = loop_release(&dial->socks);
@@ -162,8 +169,7 @@ static void begin_relay(struct dial *dial, int inner) {
   dial->relaying = true;
   no_delay(inner);
   dial->relay.half_close = dial->own;
-  struct ucred tailscaled;
-  dial->relay.proxy = !dial->own && localapi_process(&tailscaled) ? tailscaled.pid : 0;
+  dial->relay.proxy = dial->own ? 0 : tailscaled_pid();
   dial->relay.done = relay_over;
   if (!relay_start(&dial->relay, inner, outer)) drop(dial);
 }
@@ -301,7 +307,7 @@ static size_t checked_place(const struct mn_address *ip) {
 
 static bool was_checked(const struct mn_address *ip) {
   size_t i = checked_place(ip);
-  return checked[i].until_ms > loop_now_ms() && mn_same_ip(&checked[i].ip, ip);
+  return checked[i].until_ms > loop_now_ms() && mn_same_ip(&checked[i].ip, ip) && checked[i].by == tailscaled_pid();
 }
 
 /* tailscaled sends what is for nobody of the tailnet over the machine's own network: that must not happen, so it is
@@ -315,6 +321,7 @@ static void check_done(struct query *query, int status, const char *body, size_t
   size_t i = checked_place(&dial->to);
   checked[i].ip = dial->to;
   checked[i].until_ms = loop_now_ms() + CHECKED_FOR_MS;
+  checked[i].by = tailscaled_pid();
   dial_out(dial);
 }
 
