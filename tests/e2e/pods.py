@@ -67,7 +67,7 @@ class Fleet:
 
     async def pid(self, slot: str, name: str) -> str:
         """The oldest process of a daemon on a node; "" where there is none."""
-        found = "-f '/opt/meshd-node/[a-z.-]+ run'" if name == "meshd-node" else f"-x '{name}(-wlm)?'"
+        found = "-f '/opt/meshd-node/[a-z.-]+ run'" if name == "meshd-node" else f"-x '{name}.*'"
         return await self.sh(slot, f"pgrep -o {found}", check=False)
 
     async def run_everywhere(self, name: str) -> None:
