@@ -27,8 +27,7 @@ EITHER = f"--constraint={POD_CLOUD}|{VM_CLOUD}"
 
 DAEMONS = ("slurmd", "slurmstepd", "meshnetd", "tailscaled", "munged")
 COUNT = (
-    'for name in {names}; do for pid in $(pgrep -x "$name.*"); do '
-    "echo $name $(ls /proc/$pid/fd | wc -l); done; done"
+    'for name in {names}; do for pid in $(pgrep -x "$name.*"); do echo $name $(ls /proc/$pid/fd | wc -l); done; done'
 )
 """Prints a line for each daemon's process: its name, and how many files it has open."""
 
