@@ -103,14 +103,15 @@ int unlink(const char *path)
 	char local[PATH_MAX], made[PATH_MAX];
 	unlink_function next;
 	*(void **)&next = dlsym(RTLD_NEXT, "unlink");
-	int result = next(path);
+	int result = next(path), error = errno;
 	if (!local_path(path, local, sizeof local))
 		return result;
 	int length = snprintf(made, sizeof made, "%s.new", path);
 	if (length < 0 || (size_t)length >= sizeof made)
 		return result;
 	next(made);
-	if (append(local, made) < 0)
+	if (append(local, made) < 0 || next_rename(made, path) < 0)
 		return -1;
-	return next_rename(made, path);
+	errno = error;
+	return result;
 }
