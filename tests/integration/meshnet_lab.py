@@ -189,8 +189,8 @@ class Vm(Machine):
 class MeshnetLab:
     """The tailnet and its machines. Its event loop runs in a thread of its own, so that one lab serves many tests."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, sanitized: bool) -> None:
+        self.folder, self.sanitized = folder, sanitized
         self.built = folder / "built"
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -201,7 +201,13 @@ class MeshnetLab:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     def build(self) -> None:
-        subprocess.run([str(SOURCES / "build"), str(self.built)], check=True, timeout=120)
+        build = str(SOURCES / "build")
+        subprocess.run([build, str(self.built)], check=True, timeout=120)
+        if not self.sanitized:
+            return
+        options = {**os.environ, "CFLAGS": "-fsanitize=address,undefined -fno-sanitize-recover=all"}
+        subprocess.run([build, str(self.folder / "sanitized")], check=True, timeout=120, env=options)
+        (self.folder / "sanitized/meshnetd").replace(self.built / "meshnetd")
 
     def up(self) -> None:
         self.folder.chmod(0o755)  # programs of other users load the library too
@@ -231,9 +237,14 @@ class MeshnetLab:
 
 
 @contextlib.contextmanager
-def meshnet_lab(folder: Path) -> Iterator[MeshnetLab]:
-    """A running lab with nobody in it."""
-    lab = MeshnetLab(folder)
+def meshnet_lab(folder: Path, sanitized: bool = False) -> Iterator[MeshnetLab]:
+    """A running lab with nobody in it.
+
+    Args:
+        folder: an empty one, for all its files.
+        sanitized: whether meshnetd, which takes what every local user sends, is built with AddressSanitizer and UBSan.
+    """
+    lab = MeshnetLab(folder, sanitized)
     try:
         lab.up()
         yield lab

@@ -49,7 +49,7 @@ while True:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[MeshnetLab]:
-    with TemporaryDirectory(prefix="mn") as folder, meshnet_lab(Path(folder)) as lab:
+    with TemporaryDirectory(prefix="mn") as folder, meshnet_lab(Path(folder), sanitized=True) as lab:
         yield lab
 
 
