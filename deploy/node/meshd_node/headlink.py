@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import time
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from .errors import HeadRefused, HeadUnreachable
+from .sockets import other_end_uid
 
 ANSWER_MAX = 8 * 1024 * 1024
 CONNECT_TIMEOUT_S = 10.0
@@ -23,11 +25,16 @@ class HeadLink:
     Args:
         heads: its addresses, tried in this order.
         port: of its node API.
-        proxy: an HTTP proxy (host, port) that reaches the tailnet; None where the kernel does.
+        proxy: an HTTP proxy (IPv4 address on loopback, port) that reaches the tailnet; None where the kernel does.
+        proxy_uid: whose process the proxy is; None: this process's user. Any user may take the proxy's port while
+            tailscaled starts again. He gets nothing of what is said to the head.
     """
 
-    def __init__(self, heads: Sequence[str], port: int, proxy: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self, heads: Sequence[str], port: int, proxy: tuple[str, int] | None = None, proxy_uid: int | None = None
+    ) -> None:
         self._proxy = proxy
+        self._proxy_uid = os.geteuid() if proxy_uid is None else proxy_uid
         self._heads = list(heads)
         self._port = port
         self._connection: http.client.HTTPConnection | None = None
@@ -108,7 +115,9 @@ class HeadLink:
             connection = self._connection_to(head)
             try:
                 connection.connect()
+                self._check_proxy(connection)
             except OSError as error:
+                connection.close()
                 failure = error
                 continue
             self._connection = connection
@@ -121,6 +130,15 @@ class HeadLink:
         connection = http.client.HTTPConnection(*self._proxy, timeout=CONNECT_TIMEOUT_S)
         connection.set_tunnel(f"[{head}]" if ":" in head else head, self._port)
         return connection
+
+    def _check_proxy(self, connection: http.client.HTTPConnection) -> None:
+        """Raises OSError where the proxy is not whose it should be. It has answered, so a process has the connection."""
+        if self._proxy is None or connection.sock is None:
+            return
+        uid = other_end_uid(connection.sock)
+        if uid != self._proxy_uid:
+            whose = "nobody's any more" if uid is None else f"the user {uid}'s"
+            raise OSError(f"the proxy at {self._proxy[0]}:{self._proxy[1]} is {whose}, not tailscaled's")
 
     def _exchange(
         self, method: str, path: str, data: bytes | None, headers: dict[str, str], timeout_s: float

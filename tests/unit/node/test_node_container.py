@@ -24,6 +24,7 @@ from deploy.node.meshd_node.headlink import HeadLink
 from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
 from deploy.node.meshd_node.services import S6Service
+from deploy.node.meshd_node.sockets import other_end_uid, uid_in
 from meshd.bootstrap import assets
 from tests.unit.node.standins import House, program, until
 
@@ -249,6 +250,7 @@ class Proxy(threading.Thread):
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
         self.asked: list[str] = []
+        self.heard = ""
         self._port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.place = self._listener.getsockname()[:2]
@@ -265,6 +267,7 @@ class Proxy(threading.Thread):
         head = b""
         while b"\r\n\r\n" not in head:
             head += client.recv(4096)
+        self.heard += head.decode()
         self.asked.append(head.decode().splitlines()[0])
         try:
             server = socket.create_connection(("127.0.0.1", self._port))
@@ -280,10 +283,10 @@ class Proxy(threading.Thread):
         client.close()
         server.close()
 
-    @staticmethod
-    def _copy(source: socket.socket, target: socket.socket) -> None:
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
         try:
             while data := source.recv(65536):
+                self.heard += data.decode("utf-8", "replace")
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)
         except OSError:
@@ -325,6 +328,41 @@ def test_a_proxy_that_reaches_no_head_is_a_head_that_does_not_answer() -> None:
         dead.close()
         with pytest.raises(HeadUnreachable):
             HeadLink(["100.64.0.1"], 7677, dead.place).call("GET", "/v1/time")
+
+
+async def test_a_proxy_of_another_user_gets_no_token(house: House, proxy: Proxy) -> None:
+    """Any user may listen on the proxy's port while tailscaled starts again."""
+    link = HeadLink(["100.64.0.1"], 7677, proxy.place, os.geteuid() + 1)
+    with pytest.raises(HeadUnreachable, match=f"the user {os.geteuid()}'s"):
+        await asyncio.to_thread(link.call, "GET", "/v1/time", "a secret token")
+    assert "a secret token" not in proxy.heard
+
+
+def test_the_other_end_of_a_connection_and_its_user() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        assert other_end_uid(near) is None  # nobody has accepted it yet
+        far, _ = listener.accept()
+        assert other_end_uid(near) == other_end_uid(far) == os.geteuid()
+        far.close()
+        assert other_end_uid(near) is None
+        near.close()
+
+
+def test_the_users_in_the_kernels_table_of_sockets() -> None:
+    table = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:041F 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 7 1 0
+   1: 0100007F:041F 0100007F:8000 01 00000000:00000000 00:00000000 00000000  1000        0 8 1 0
+   2: 0100007F:8000 0100007F:041F 01 00000000:00000000 00:00000000 00000000     0        0 9 1 0
+   3: 0100007F:041F 0100007F:8001 08 00000000:00000000 00:00000000 00000000     0        0 0 1 0
+   4: 0100007F:8001 0100007F:041F 05 00000000:00000000 00:00000000 00000000     0        0 10 1 0
+   5: 0100007F:041F
+"""
+    assert uid_in(table, 9) == 1000
+    assert uid_in(table, 8) == 0
+    assert uid_in(table, 10) is None
+    assert uid_in(table, 11) is None
+    assert uid_in("", 9) is None
 
 
 # -- s6 ---------------------------------------------------------------------------------------------------------------
