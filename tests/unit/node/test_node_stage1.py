@@ -7,6 +7,7 @@ import hashlib
 import io
 import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -303,3 +304,61 @@ def test_the_agent_is_python_3_9_and_needs_nothing_but_the_standard_library() ->
                 assert node.module is not None
                 assert not node.module.startswith(("meshd", "aiohttp", "pydantic")), path
             assert not isinstance(node, getattr(ast, "Match", ())), path
+
+
+# -- containers -------------------------------------------------------------------------------------------------------
+
+
+def contained(root: Path, harness: str, *prefix: str) -> subprocess.CompletedProcess[str]:
+    """Stage 1 in a container whose programs are functions of the harness; it joins the tailnet at once."""
+    (root / "usr/lib/meshd/pod").mkdir(parents=True, exist_ok=True)
+    (root / "run").mkdir(exist_ok=True)
+    harness = f"""
+tailscale() {{ case $1 in version) echo 1.102.5;; *) echo "tailscale $*" >>{root}/calls;; esac; }}
+type() {{ :; }}
+install_missing() {{ echo "install" >>{root}/calls; }}
+status() {{ [ -e {root}/up ] && cat {root}/status; }}
+fetch_agent() {{
+  printf '#!/bin/sh\\necho "entry point $$"\\n' >{root}/entry
+  chmod 755 {root}/entry
+  mv {root}/entry {root}/usr/lib/meshd/pod/entrypoint
+}}
+tailscaled() {{ echo "tailscaled $*" >>{root}/calls; : >{root}/up; exec sleep 1000; }}
+{harness}
+main
+"""
+    (root / "status").write_text('  "BackendState": "Running",\n "HaveNodeKey": true,\n "Online": true\n')
+    script = root / "s.sh"
+    script.write_text(alone(STAGE, root, harness, systemd=False).replace("/run/tailscale", f"{root}/run/tailscale"))
+    argv = [*prefix, "bash", str(script)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_on_a_foreign_image_stage_1_becomes_the_entry_point(tmp_path: Path) -> None:
+    done = contained(tmp_path, "svc() { false; }\necho $$ >pid", "env", "-C", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"entry point {(tmp_path / 'pid').read_text().strip()}", "the same process"
+    (call,) = (tmp_path / "calls").read_text().splitlines()
+    assert call.startswith(f"tailscaled --statedir={tmp_path}/var/lib/tailscale ")
+    assert "--outbound-http-proxy-listen=127.0.0.1:1055" in call or os.access("/dev/net/tun", os.W_OK)
+    assert not (tmp_path / "s.sh").exists(), "its file held keys"
+    left = subprocess.run(["pgrep", "-f", "^sleep 1000$"], capture_output=True, text=True, check=False).stdout.split()
+    ours = [pid for pid in left if str(tmp_path) in os.readlink(f"/proc/{pid}/cwd")]
+    assert ours == [], "its own tailscaled has ended: s6 starts another"
+
+
+def test_on_our_image_s6_runs_the_services(tmp_path: Path) -> None:
+    done = contained(tmp_path, f'svc() {{ echo "svc $*" >>{tmp_path}/calls; : >{tmp_path}/up; }}')
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "calls").read_text().splitlines() == ["svc tailscaled -u", "svc meshd-node -u"]
+    assert done.stdout.endswith("the node agent is started\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="process 1 of a namespace")
+def test_a_first_process_that_gives_up_waits_for_its_end(tmp_path: Path) -> None:
+    """Its cloud would start it again at once, and the money is the same."""
+    harness = "svc() { false; }\njoin_tailnet() { give_up 'no key'; }\nsleep() { kill -TERM 1; }"
+    done = contained(tmp_path, harness, "unshare", "--pid", "--fork", "--kill-child")
+    assert done.stdout.splitlines()[-2:] == ["meshd: no key", "meshd: waiting for the head to end this container"]
+    other = contained(tmp_path, "svc() { :; }\njoin_tailnet() { give_up 'no key'; }\nsleep() { exit 9; }")
+    assert other.returncode == 1, "under s6 it just ends"
