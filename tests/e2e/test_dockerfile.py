@@ -81,6 +81,13 @@ async def test_it_builds_an_image_of_a_pod(buildah: Buildah) -> None:
     assert not (root / "etc/munge/munge.key").exists()
     assert not (root / "usr/sbin/policy-rc.d").exists()
     assert [name for name in ("tmp/meshd", "usr/bin/gcc") if (root / name).exists()] == []
-    programs = ["slurmd -V", "munged -V", "tailscale version", "python3 -V", "scontrol -V", "command -v s6-svscan"]
+    programs = [
+        "slurmd -V",
+        "munged -V",
+        "tailscale version",
+        "python3 -V",
+        "command -v scontrol",
+        "command -v s6-svscan",
+    ]
     for program in programs:
         await asyncio.wait_for(proc.run(["chroot", root, "sh", "-c", program], timeout_s=30), 40)
