@@ -156,7 +156,9 @@ class Pod(Machine):
         super().start_tailscaled("--tun=userspace-networking", *proxies, *words)
 
     def start_meshnetd(self, *words: str) -> None:
-        self.start("meshnetd", str(self.lab.built / "meshnetd"), *words)
+        # It has the library too, as its ld.so.preload would give it.
+        preload = [f"LD_PRELOAD={self.lab.built / 'libmeshnet.so'}", "ASAN_OPTIONS=verify_asan_link_order=0"]
+        self.start("meshnetd", "env", *preload, str(self.lab.built / "meshnetd"), *words)
         wait_until(lambda: self._self_file() == [self.ipv4, self.ipv6], f"meshnetd of {self.name} knows its addresses")
         wait_until(self._listens, f"meshnetd of {self.name} listens")
 

@@ -109,6 +109,16 @@ static void serve(const char *directory, unsigned socks_port, unsigned wanted) {
   unlink(path);
 }
 
+/* Its own connections are the kernel's, also where /etc/ld.so.preload has the library loaded into it. The library looks
+ * when it is loaded. */
+static void leave_library(char **argv) {
+  const char *word = getenv("MESHNET");
+  if (word && strcmp(word, "off") == 0) return;
+  if (setenv("MESHNET", "off", 1) == 0) execv("/proc/self/exe", argv);
+  say("meshnetd: cannot start without the library: %s", strerror(errno));
+  exit(1);
+}
+
 int main(int argc, char **argv) {
   static const struct option options[] = {
       {"socks-port", required_argument, NULL, 'p'},  {"tailscaled-socket", required_argument, NULL, 's'},
@@ -140,6 +150,7 @@ int main(int argc, char **argv) {
         return 2;
     }
   }
+  leave_library(argv);
   loop_start();
   catch_signals();
   raise_limit();
