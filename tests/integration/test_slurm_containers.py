@@ -188,7 +188,7 @@ def test_machines_keep_control_groups_and_a_container_does_without(cluster: Clus
             return line in cluster.cached("slurm.conf")
 
         wait_until(has_it, f"the new file after {again}")
-        assert "TaskPlugin=task/affinity" in cluster.cached("slurm.conf")
+        assert "TaskPlugin=task/none" in cluster.cached("slurm.conf")
         assert cluster.plugin == cluster.off
         cluster.wait_idle()
         assert pod.alive("slurmd")
@@ -210,7 +210,7 @@ def test_a_head_without_a_cgroup_conf(cluster: Cluster) -> None:
     cluster.head.stop("slurmctld")
     cluster.head.start_slurmctld()
     variables, lacks = cluster.settle()
-    assert lacks == "process_tracking,accounting"
+    assert lacks == "process_tracking,core_limits,accounting"
     cluster.start_pod(variables)
     cluster.wait_idle()
     assert [line for line in cluster.cached("cgroup.conf") if line and not line.startswith("#")] == [cluster.off]

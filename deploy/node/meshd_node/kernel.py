@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .kind import has_systemd, may_mount
+from .kind import CAP_SYS_NICE, has_capability, has_systemd, may_mount
 from .limits import cpus
 from .paths import Paths
 
@@ -18,12 +18,13 @@ class Kernel:
     """Attributes:
     cgroups: the generation of control groups that slurmd can use here: "v1", "v2"; "" for none.
     mounts: root may mount file systems.
-    all_cpus: processes may use all processors that `slurmd -C` counts: neither a cpuset nor a quota holds them back.
+    affinity: root may bind a user's process to a processor (CAP_SYS_NICE), and to any that `slurmd -C` counts: neither
+        a cpuset nor a quota holds processes back.
     """
 
     cgroups: str
     mounts: bool
-    all_cpus: bool = True
+    affinity: bool = True
 
 
 def look(paths: Paths) -> Kernel:
@@ -36,7 +37,7 @@ def look(paths: Paths) -> Kernel:
     return Kernel(
         usable_cgroups(mountinfo, paths.cgroups, systemd, writable),
         may_mount(paths.proc),
-        systemd or cpus(paths) >= (os.cpu_count() or 1),
+        has_capability(paths.proc, CAP_SYS_NICE) and (systemd or cpus(paths) >= (os.cpu_count() or 1)),
     )
 
 

@@ -10,6 +10,7 @@ from .paths import Paths
 
 CAP_NET_ADMIN = 12
 CAP_SYS_ADMIN = 21
+CAP_SYS_NICE = 23
 
 
 def has_systemd(paths: Paths) -> bool:

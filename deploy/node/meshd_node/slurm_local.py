@@ -87,13 +87,14 @@ def text(lines: Mapping[str, str]) -> str:
 def _tasks(kernel: Kernel, head: list[str]) -> list[str]:
     """The task plugins of this machine.
 
-    task/affinity needs all processors of the host: it counts from the host's first one. With a cpuset every task fails
-    (sched_setaffinity: Invalid argument). With a quota it would bind the jobs of all containers to the same processors.
+    task/affinity needs CAP_SYS_NICE, else each user's task fails (sched_setaffinity: Operation not permitted). And it
+    needs all processors of the host, since it counts from the first one: with a cpuset every task fails (Invalid
+    argument), with a quota it would bind the jobs of all containers to the same processors.
     """
     here = [one for one in head if kernel.cgroups or _short(one) != "cgroup"]
     if head and not here:
         here = ["task/affinity"]
-    here = [one for one in here if kernel.all_cpus or _short(one) != "affinity"]
+    here = [one for one in here if kernel.affinity or _short(one) != "affinity"]
     return here or head and ["task/none"]
 
 

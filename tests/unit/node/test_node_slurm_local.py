@@ -90,15 +90,15 @@ def test_task_plugins(tasks: str, here: str | None) -> None:
         ("", None),
     ],
 )
-def test_a_part_of_the_processors_cannot_be_bound(tasks: str, here: str | None) -> None:
+def test_jobs_that_cannot_be_bound(tasks: str, here: str | None) -> None:
     head = {**WITHOUT, "TaskPlugin": tasks}
-    settings = slurm_local.decide(Kernel("", True, all_cpus=False), head, NEW)
+    settings = slurm_local.decide(Kernel("", True, affinity=False), head, NEW)
     assert settings.get("slurm.conf", {}).get("TaskPlugin") == here
     assert slurm_local.lost(settings, head) == (["core_limits"] if "affinity" in tasks else [])
 
 
 def test_with_control_groups_only_affinity_goes() -> None:
-    settings = slurm_local.decide(Kernel("v1", True, all_cpus=False), GOOD, NEW)
+    settings = slurm_local.decide(Kernel("v1", True, affinity=False), GOOD, NEW)
     assert settings == {"slurm.conf": {"TaskPlugin": "task/cgroup"}}
     assert slurm_local.lost(settings, GOOD) == ["core_limits"]
 
