@@ -53,8 +53,14 @@ WAIT_FOR_WORD = "echo begun >/tmp/job-$SLURM_JOB_ID; until [ -e /tmp/end-$SLURM_
 GPU = re.compile(r"GPU 0: NVIDIA \S+.* \(UUID: (GPU-[-0-9a-f]+)\)")
 """A line of `nvidia-smi -L`, and the UUID in it."""
 
-SLURM = "SchedulerParameters=batch_sched_delay=0,sched_interval=5\n"
-"""A job starts when it is submitted, rather than up to 3 s later; and slurmctld looks again after 5 s, not 60."""
+SLURM = """\
+SchedulerParameters=batch_sched_delay=0,sched_interval=5
+CommunicationParameters=keepalivetime=5,keepaliveinterval=2,keepaliveprobes=3
+"""
+"""A job starts when it is submitted, rather than up to 3 s later; and slurmctld looks again after 5 s, not 60.
+
+srun asks a node whose network stack began anew, which says nothing of a connection by itself.
+"""
 
 
 @dataclass(frozen=True, slots=True)
