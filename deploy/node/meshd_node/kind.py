@@ -19,10 +19,12 @@ def has_systemd(paths: Paths) -> bool:
 
 
 def has_tun(paths: Paths) -> bool:
-    """Whether tailscaled can make a TUN device: the device can be opened, and CAP_NET_ADMIN is effective.
+    """Whether tailscaled has a TUN device, or can make one: /dev/net/tun can be opened, and CAP_NET_ADMIN is effective.
 
     deploy/container/has-tun asks the same for the service of tailscaled.
     """
+    if paths.tailscale_interface.exists():
+        return True
     if not paths.tun.is_char_device() or not may_change_network(paths.proc):
         return False
     with suppress(OSError):

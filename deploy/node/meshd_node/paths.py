@@ -36,6 +36,7 @@ class Paths:
         self.meshnetd_socket = root / "run/meshnet/meshnetd.sock"
         self.preload = root / "etc/ld.so.preload"
         self.tun = root / "dev/net/tun"
+        self.tailscale_interface = root / "sys/class/net/tailscale0"
         self.cgroups = root / "sys/fs/cgroup"
         self.hosts = root / "etc/hosts"
         self.hostname = root / "etc/hostname"

@@ -18,15 +18,17 @@ from pathlib import Path
 
 import pytest
 
-from deploy.node.meshd_node import commands, kind, limits, meshnet, pod, processes, services
+from deploy.node.meshd_node import commands, handshake, kind, limits, meshnet, pod, processes, services
 from deploy.node.meshd_node.errors import HeadUnreachable, NotPossible, ToolFailed
 from deploy.node.meshd_node.headlink import HeadLink
 from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
 from deploy.node.meshd_node.services import S6Service
 from deploy.node.meshd_node.sockets import other_end_uid, uid_in
+from deploy.node.meshd_node.tailscale import Tailscale
 from meshd.bootstrap import assets
 from tests.unit.node.standins import House, program, until
+from tests.unit.node.tailscaled import Tailscaled
 
 HOST = {
     "cpus": 128, "boards": 1, "sockets_per_board": 2, "cores_per_socket": 32, "threads_per_core": 2,
@@ -213,6 +215,8 @@ def test_a_tun_device_needs_the_device_and_the_capability(tmp_path: Path, caps: 
     if device:
         paths.tun.symlink_to("/dev/null")  # any character device that opens
     assert kind.has_tun(paths) is tun
+    paths.tailscale_interface.mkdir(parents=True)
+    assert kind.has_tun(paths), "tailscaled has made one"
 
 
 def test_a_containers_start_is_its_boot(tmp_path: Path) -> None:
@@ -363,6 +367,18 @@ def test_the_users_in_the_kernels_table_of_sockets() -> None:
     assert uid_in(table, 10) is None
     assert uid_in(table, 11) is None
     assert uid_in("", 9) is None
+
+
+def test_the_path_to_the_head_is_opened_before_the_first_connection(tmp_path: Path) -> None:
+    stand_in = Tailscaled(tmp_path)
+    try:
+        stand_in.peers = {"100.64.0.1": True, "100.64.0.2": False}
+        handshake.open_paths(Tailscale(tmp_path / "run/tailscale/tailscaled.sock"), ["100.64.0.1", "100.64.0.2"])
+        assert stand_in.pinged[:2] == ["disco 100.64.0.1", "TSMP 100.64.0.1"]
+        assert set(stand_in.pinged[2:]) == {"disco 100.64.0.2"}, "one that does not answer is given up"
+    finally:
+        stand_in.close()
+    handshake.open_paths(Tailscale(tmp_path / "none"), ["100.64.0.1"])  # tailscaled does not run yet
 
 
 # -- s6 ---------------------------------------------------------------------------------------------------------------
