@@ -269,7 +269,7 @@ def test_a_peer_that_is_off_is_a_time_out(pod: Pod, vm: Vm) -> None:
     with stopped(vm):
         began = time.monotonic()
         assert dial(pod, vm.ipv4, 9) == "ETIMEDOUT"
-        assert 4 < time.monotonic() - began < 10
+        assert 4 < time.monotonic() - began < 20
         # The program's own limit comes first where it is shorter.
         code = """
             import errno, json, socket, struct, sys, time
@@ -419,7 +419,7 @@ def test_the_end_of_a_one_way_connection_arrives(pod: Pod, vm: Vm) -> None:
             except OSError as error:
                 print(json.dumps(errno.errorcode[error.errno]))
     """
-    for how, told, at_most_s in ("close", "closed", 5), ("shutdown", "ECONNRESET", 30):
+    for how, told, at_most_s in ("close", "closed", 9), ("shutdown", "ECONNRESET", 30):
         with Program(vm, code) as server:
             port, began = server.read(), time.monotonic()
             assert python(pod, client, vm.ipv4, port, how) == told
@@ -670,7 +670,7 @@ def test_tailscaled_killed_and_back(pod: Pod, other: Pod, vm: Vm, echo: Server) 
         began = time.monotonic()
         pod.kill("tailscaled")
         assert program.read() == ["ECONNRESET", "ENETDOWN"]
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 4
         assert dial(pod, other.ipv4, echo.port) == "ENETDOWN"
         assert dial(pod, other.ipv4, echo.port, 30) == "ENETDOWN"
     pod.start_tailscaled()
@@ -691,7 +691,7 @@ def test_meshnetd_that_hangs_holds_nobody_up_for_long(pod: Pod, other: Pod, echo
     with stopped(pod, "meshnetd"):
         began = time.monotonic()
         assert dial(pod, other.ipv4, echo.port, 30) == "ENETDOWN"
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize("mode", ["poll", "dialled"])
