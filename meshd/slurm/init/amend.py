@@ -25,6 +25,7 @@ UNKILLABLE_PER_MESSAGE = 5
 
 MESSAGE_TIMEOUT_S = 30
 SRUN_PORTS = "60001-63000"
+KEEP_ALIVE = ("keepalivetime=60", "keepaliveinterval=10", "keepaliveprobes=6")
 CONS_TRES = "select/cons_tres"
 LINEAR_IS_DEFAULT_BEFORE = SlurmVersion((23, 11))
 
@@ -196,6 +197,23 @@ def amend(editor: Editor) -> None:
     editor.add_item("GresTypes", "gpu", "GPUs are a generic resource")
     if tree.get("SrunPortRange") is None:
         editor.set("SrunPortRange", SRUN_PORTS, "srun listens on known ports, which the tailnet's policy can allow")
+    _amend_keep_alive(editor)
+
+
+def _amend_keep_alive(editor: Editor) -> None:
+    """Let srun and steps notice a connection whose other side is gone, unless somebody has set how.
+
+    A node's tailscaled that starts anew in user space knows nothing of earlier connections, and a machine that loses its
+    power says nothing: by default srun then waits for its step for ever.
+    """
+    items = editor.tree.list_of("CommunicationParameters")
+    if editor.tree.get("KeepAliveTime") is None and not any(item.lower().startswith("keepalive") for item in items):
+        editor.set(
+            "CommunicationParameters",
+            ",".join([*items, *KEEP_ALIVE]),
+            "srun notices within 2 min that a connection to a node is dead",
+            gets=",".join(KEEP_ALIVE),
+        )
 
 
 def _amend_select(editor: Editor) -> None:

@@ -48,10 +48,11 @@ WORKSTATION_DIFF = """\
 # /etc/slurm/slurm.conf: UnkillableStepTimeout=300: GPU jobs take long to end; with a shorter time the node drains
 # /etc/slurm/slurm.conf: GresTypes gets gpu: GPUs are a generic resource
 # /etc/slurm/slurm.conf: SrunPortRange=60001-63000: srun listens on known ports, which the tailnet's policy can allow
+# /etc/slurm/slurm.conf: CommunicationParameters gets keepalivetime=60,keepaliveinterval=10,keepaliveprobes=6: srun notices within 2 min that a connection to a node is dead
 # /etc/slurm/slurm.conf: Include nodes.conf: meshd declares its slots there
 --- /etc/slurm/slurm.conf
 +++ /etc/slurm/slurm.conf
-@@ -2,12 +2,19 @@
+@@ -2,12 +2,20 @@
  ClusterName=lab
  SlurmctldHost=head(100.64.0.1)
  ProctrackType=proctrack/cgroup
@@ -73,6 +74,7 @@ WORKSTATION_DIFF = """\
 +UnkillableStepTimeout=300
 +GresTypes=gpu
 +SrunPortRange=60001-63000
++CommunicationParameters=keepalivetime=60,keepaliveinterval=10,keepaliveprobes=6
 # /etc/slurm/gres.conf: meshd lists the device files of each machine's GPUs there
 --- /dev/null
 +++ /etc/slurm/gres.conf
@@ -300,3 +302,21 @@ def test_names_that_are_all_taken_are_refused(taken: tuple[str, ...], code: Refu
     with pytest.raises(InitRefused) as caught:
         plan_init(existing(SITE, present=frozenset(taken)))
     assert caught.value.code is code
+
+
+@pytest.mark.parametrize(
+    ("line", "becomes"),
+    [
+        ("", "keepalivetime=60,keepaliveinterval=10,keepaliveprobes=6"),
+        (
+            "CommunicationParameters=block_null_hash",
+            "block_null_hash,keepalivetime=60,keepaliveinterval=10,keepaliveprobes=6",
+        ),
+        ("CommunicationParameters=KeepAliveTime=7200", "KeepAliveTime=7200"),
+        ("KeepAliveTime=30", None),
+    ],
+)
+def test_srun_notices_dead_connections(line: str, becomes: str | None) -> None:
+    have = existing(f"{WORKSTATION}{line}\n")
+    (text,) = (change.new for change in plan_init(have).files if change.path.name == "slurm.conf")
+    assert parse(text).get("CommunicationParameters") == becomes
