@@ -203,8 +203,8 @@ def amend(editor: Editor) -> None:
 def _amend_keep_alive(editor: Editor) -> None:
     """Let srun and steps notice a connection whose other side is gone, unless somebody has set how.
 
-    A node's tailscaled that starts anew in user space knows nothing of earlier connections, and a machine that loses its
-    power says nothing: by default srun then waits for its step for ever.
+    A tailscaled that starts anew in user space knows nothing of earlier connections, and a machine that loses its power
+    says nothing: by default srun then waits for its step for ever.
     """
     items = editor.tree.list_of("CommunicationParameters")
     if editor.tree.get("KeepAliveTime") is None and not any(item.lower().startswith("keepalive") for item in items):
