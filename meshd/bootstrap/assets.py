@@ -12,7 +12,8 @@ from meshd.errors import MeshdError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _PLACES = (_PACKAGE / "_assets", _PACKAGE.parent / "deploy")
-_POD = ("entrypoint", "has-tun", "log", "stop", "service/*/*", "*/Makefile", "*/*.[ch]")
+_POD = ("entrypoint", "has-tun", "log", "stop", "service/*/*", "*/build", "*/Makefile", "*/*.[ch]")
+"""What a pod gets of deploy/container: the scripts, and the sources with all that compiles them."""
 _MAIN = b"from meshd_node.main import main\n\nraise SystemExit(main())\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import os
+import io
 import subprocess
+import zipfile
 from pathlib import Path
 
+import pytest
+
+from deploy.node.meshd_node import pod
+from deploy.node.meshd_node.paths import Paths
+from meshd.bootstrap import assets
 from tests.tiers import bounded
 
 SOURCES = Path(__file__).resolve().parents[3] / "deploy/container/meshnet"
 
 
-def test_they_compile_without_a_warning(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [SOURCES / "build", tmp_path], env={**os.environ, "CFLAGS": "-Werror"}, capture_output=True, timeout=120
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert {path.name for path in tmp_path.iterdir()} == {"libmeshnet.so", "meshnetd"}
+def test_what_the_agent_brings_compiles_without_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zipfile.ZipFile(io.BytesIO(assets.agent_zipapp())).extractall(tmp_path / "opt/meshd-node/lib")
+    (tmp_path / "usr/include").mkdir(parents=True)
+    (tmp_path / "usr/include/stdlib.h").touch()  # else the agent installs libc6-dev
+    monkeypatch.setenv("CFLAGS", "-Werror")
+    paths = Paths(tmp_path)
+    pod.build(paths)
+    built = [paths.pod / name for names in pod.BUILT.values() for name in names]
+    assert {path.read_bytes()[:4] for path in built} == {b"\x7fELF"}
+    assert {path.stat().st_mode & 0o777 for path in built} == {0o755}
 
 
 def test_addresses_answers_and_tables(tmp_path: Path) -> None:

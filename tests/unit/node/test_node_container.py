@@ -168,13 +168,11 @@ def test_a_compiler_is_installed_only_where_there_is_none(tmp_path: Path, monkey
 
 
 def test_the_agents_archive_has_a_pods_files() -> None:
-
     names = set(zipfile.ZipFile(io.BytesIO(assets.agent_zipapp())).namelist())
     services_ = {
         f"pod/service/{name}/run" for name in ("tailscaled", "meshnetd", "munged", "slurmd", "meshd-node", "start")
     }
     assert {"pod/entrypoint", "pod/stop", "pod/log", "pod/has-tun", *services_} <= names
-    assert {"pod/meshnet/Makefile", "pod/meshnet/meshnetd.c", "pod/slurmconf/slurmconf.c"} <= names
     assert not [name for name in names if name.endswith((".so", ".o", "meshnetd", "Dockerfile"))]
 
 
