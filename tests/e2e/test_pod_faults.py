@@ -1,0 +1,165 @@
+"""What ends on a pod begins again, as under systemd; what runs meanwhile goes on, or fails at once, and never hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+import pytest_asyncio
+
+from deploy.sandbox import proc
+from tests.e2e.lab import WAIT_FOR_WORD
+from tests.e2e.pods import COOLDOWN_S, POD_CLOUD, Fleet
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
+
+STREAM = "while ! [ -e {word} ]; do echo $SLURMD_NODENAME; sleep 0.1; done; echo end; exit 3"
+"""A step that writes until its node has a file."""
+
+BROKEN_S = 40.0
+"""A step whose connections broke ends in less: its tasks end by themselves, and slurmstepd tells srun anew."""
+
+HEARTBEAT_LOST_S = 30.0
+"""Its cloud does not list a pod that died, which meshd believes after this; agents call every 20 s."""
+
+ONCE = "[ ${SLURM_RESTART_COUNT:-0} -gt 0 ] || sleep 600; echo done"
+"""A job that only ends after it was queued again."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def long_job(fleet: Fleet) -> tuple[str, str]:
+    """A job that runs on a pod through all; its slot and id.
+
+    When a node registers without it, slurmctld queues it again; but not a job that began less than 20 s before
+    (BatchStartTimeout and 10 s), which could be on its way there.
+    """
+    slot = fleet.pods[0]
+    job = await fleet.lab.sbatch(ONCE, "-w", slot, "--gpus=0", "--requeue")
+    await fleet.lab.running(job)
+    return slot, job
+
+
+async def untouched(fleet: Fleet, long_job: tuple[str, str]) -> None:
+    """The long job is at its first run."""
+    seen = await fleet.lab.job(long_job[1])
+    assert (seen["JobState"], seen["Restarts"]) == ("RUNNING", "0")
+
+
+async def killed(fleet: Fleet, name: str, slots: tuple[str, ...]) -> float:
+    """Kill a daemon on some nodes, and wait until another one runs; the seconds that it took."""
+    before = {slot: await fleet.pid(slot, name) for slot in slots}
+    assert all(before.values()), before
+    began = time.monotonic()
+    await asyncio.gather(*(fleet.sh(slot, f"kill -KILL {before[slot]}") for slot in slots))
+
+    async def again() -> bool:
+        return all([await fleet.pid(slot, name) not in {before[slot], ""} for slot in slots])
+
+    await fleet.lab.until(again, f"{name} runs again")
+    return time.monotonic() - began
+
+
+async def well(fleet: Fleet, since: float | None = None) -> None:
+    """Wait until Slurm has all nodes and nothing is wrong; and, with a moment, until all agents have called since."""
+    lab = fleet.lab
+
+    async def look() -> bool:
+        asked, rows, slots = time.monotonic(), await lab.by_slot(), await lab.slots()
+        beats = [row["heartbeat_age_s"] for row in rows.values()]
+        if since is not None and any(beat is None or beat > asked - since for beat in beats):
+            return False
+        usable = all(slots[slot].states <= {"IDLE", "MIXED", "ALLOCATED"} for slot in fleet.slots)
+        return usable and not await lab.problems()
+
+    await lab.until(look, "all is well")
+    assert {slot: row["machine"] for slot, row in (await lab.by_slot()).items()} == fleet.machines
+
+
+async def ends(fleet: Fleet, step: asyncio.Task[proc.Result], word: str) -> proc.Result:
+    """Let a step of `STREAM` end; it may not hang, whatever became of its connections."""
+    await fleet.on_all(f"touch {word}")
+    async with asyncio.timeout(BROKEN_S):
+        return await step
+
+
+@pytest.mark.parametrize("name", ["slurmd", "munged", "meshd-node"])
+async def test_a_daemon_is_killed(
+    fleet: Fleet, long_job: tuple[str, str], name: str, figure: Callable[[str], None]
+) -> None:
+    """Neither the jobs nor a step's output notices."""
+    lab, word = fleet.lab, f"/tmp/{name}-end"
+    step = asyncio.create_task(lab.step("-w", fleet.all_nodes, "sh", "-c", STREAM.format(word=word)))
+    await fleet.run_everywhere("slurmstepd")
+    began = time.monotonic()
+    figure(f"{name} killed on three nodes: runs again after {await killed(fleet, name, fleet.slots):.1f} s")
+    await well(fleet, began if name == "meshd-node" else None)
+    result = await ends(fleet, step, word)
+    assert (result.returncode, result.text.count("end")) == (3, 3)
+    await untouched(fleet, long_job)
+    assert await lab.srun("-w", fleet.all_nodes, "cat", stdin=b"x") == "xxx"
+
+
+@pytest.mark.parametrize("name", ["meshnetd", "tailscaled"])
+async def test_the_connections_break(
+    fleet: Fleet, long_job: tuple[str, str], name: str, figure: Callable[[str], None]
+) -> None:
+    """With meshnetd all of a pod's connections to the tailnet end, with tailscaled also those from there."""
+    lab, word, other = fleet.lab, f"/tmp/{name}-end", fleet.pods[1]
+    job = await lab.sbatch(WAIT_FOR_WORD, "-w", other)
+    await lab.running(job)
+    step = asyncio.create_task(lab.step("-w", fleet.all_nodes, "sh", "-c", STREAM.format(word=word)))
+    await fleet.run_everywhere("slurmstepd")
+    began = time.monotonic()
+    took = await killed(fleet, name, fleet.pods)
+    # An agent reaches the head through tailscaled alone: its next call comes when the head lets the last one go.
+    await well(fleet, began if name == "tailscaled" else None)
+    figure(f"{name} killed on both pods: runs after {took:.1f} s, all is well after {time.monotonic() - began:.1f} s")
+    began = time.monotonic()
+    result = await ends(fleet, step, word)
+    figure(f"the step over all nodes ended {time.monotonic() - began:.1f} s later, with {result.returncode}")
+    await fleet.end(other, job)
+    await untouched(fleet, long_job)
+    assert await lab.srun("-w", fleet.all_nodes, "cat", stdin=b"x") == "xxx"
+
+
+async def test_a_container_is_started_again(
+    fleet: Fleet, long_job: tuple[str, str], figure: Callable[[str], None]
+) -> None:
+    """With its files: it comes back as the same node, and what ran on it is queued again."""
+    lab, (slot, job) = fleet.lab, long_job
+    machine, address = fleet.machines[slot], (await lab.by_slot())[slot]["address"]
+    before = await fleet.sh(slot, "cut -d' ' -f22 /proc/1/stat")
+    (pod,) = (one for one in lab.alive(POD_CLOUD) if one.token == machine)
+    began = time.monotonic()
+    lab.cluster.clouds.clouds[POD_CLOUD].ledger.restart(pod.id)
+
+    async def again() -> bool:
+        try:
+            return await fleet.sh(slot, "cut -d' ' -f22 /proc/1/stat", check=False) not in {before, ""}
+        except RuntimeError:  # between its end and its start nothing can be run in it
+            return False
+
+    await lab.until(again, "the container runs again")
+    await well(fleet, time.monotonic())
+    figure(f"a container that was started again is a node after {time.monotonic() - began:.1f} s")
+    assert (await lab.by_slot())[slot]["address"] == address
+    await lab.start_again(job)
+    assert (await lab.completed(job))["Restarts"] == "1"
+    assert await lab.srun("-w", fleet.all_nodes, "cat", stdin=b"x") == "xxx"
+
+
+async def test_a_pod_dies_with_a_job(fleet: Fleet, figure: Callable[[str], None]) -> None:
+    """The job is over a pod and the VM. The last test: another pod is in the fleet after it."""
+    lab = fleet.lab
+    await lab.timing(no_capacity_cooldown_s=COOLDOWN_S, heartbeat_lost_s=HEARTBEAT_LOST_S)
+    slot, machine = fleet.pods[0], fleet.machines[fleet.pods[0]]
+    job = await lab.sbatch(ONCE, "-N2", "--gpus=2", "-w", f"{slot},{fleet.vm}", "--requeue")
+    await lab.running(job)
+    lab.die(machine, POD_CLOUD)
+    figure(f"a pod that died is replaced in {await lab.replaced(machine, 3):.1f} s")
+    rows = await lab.by_slot()
+    assert sorted(row["provider"] for row in rows.values()).count(POD_CLOUD) == 2
+    await lab.start_again(job)
+    assert (await lab.completed(job))["Restarts"] == "1"
