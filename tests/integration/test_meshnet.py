@@ -14,7 +14,7 @@ import struct
 import textwrap
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -369,8 +369,16 @@ def test_short_connections_leak_nothing(pod: Pod, other: Pod, echo: Server) -> N
     assert python(pod, code, other.ipv4, echo.port) == [10000000, 0]
     # Up to 64 pipes are kept for the next bytes.
     wait_until(lambda: descriptors(pod) <= before + 128, "meshnetd has closed what it opened")
-    pipes = sum("pipe:" in os.readlink(entry) for entry in Path(f"/proc/{pod.pid('meshnetd')}/fd").iterdir())
-    wait_until(lambda: descriptors(pod) - pipes <= before, "only pipes are kept")
+
+    def others() -> int:
+        """Its descriptors that are no pipes."""
+        found = 0
+        for entry in Path(f"/proc/{pod.pid('meshnetd')}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                found += "pipe:" not in os.readlink(entry)
+        return found
+
+    wait_until(lambda: others() <= before, "only pipes are kept")
 
 
 def test_what_a_half_closed_program_is_told_still_arrives(pod: Pod, other: Pod) -> None:
@@ -782,3 +790,133 @@ def test_meshnetd_without_free_descriptors_refuses_and_goes_on(pod: Pod, other: 
 def test_a_second_meshnetd_leaves_the_first_alone(pod: Pod, other: Pod, echo: Server) -> None:
     assert pod.run(str(pod.lab.built / "meshnetd")).returncode == 1
     assert dial(pod, other.ipv4, echo.port)[0] == [other.ipv4, echo.port]
+
+
+STRANGER = """
+import json, socket
+with socket.create_server(("127.0.0.1", 1055)) as server:
+    print(json.dumps("listens"), flush=True)
+    peer = server.accept()[0]
+    peer.settimeout(30)
+    peer.recv(3)
+    peer.sendall(b"\\5\\0")
+    peer.recv(10)
+    peer.sendall(b"\\5\\0\\0\\1" + bytes(6))
+    print(json.dumps(peer.recv(1000).decode()), flush=True)
+"""
+"""A user's program that takes the place of tailscaled's proxy, and says what it is told."""
+
+
+def test_a_stranger_on_the_proxys_port_is_told_nothing(pod: Pod, other: Pod, echo: Server) -> None:
+    ours = ("setpriv", "--reuid=65534", "--clear-groups", PYTHON, "-c", STRANGER)
+    pod.kill("tailscaled")
+    stranger = pod.spawn(*ours)
+    try:
+        assert stranger.stdout is not None
+        assert json.loads(stranger.stdout.readline()) == "listens"
+        Machine.start_tailscaled(pod, "--tun=userspace-networking")  # all of it but the proxy
+        wait_until(lambda: pod.run("cat", "/run/meshnet/self").stdout.split() == [pod.ipv4, pod.ipv6], "LocalAPI")
+        code = """
+            import errno, json, socket, sys, time
+            s = socket.socket()
+            code = s.connect_ex((sys.argv[1], int(sys.argv[2])))
+            print(json.dumps(errno.errorcode.get(code, code)))
+        """
+        assert python(pod, code, other.ipv4, echo.port) == "ENETDOWN"
+        assert json.loads(stranger.stdout.readline()) == ""
+    finally:
+        stranger.kill()
+        stranger.communicate()
+        pod.kill("tailscaled")
+        pod.start_tailscaled()
+        wait_until(lambda: dial(pod, other.ipv4, echo.port)[0] == [other.ipv4, echo.port], "tailscaled is back")
+
+
+HOSTILE = """
+import json, socket, struct, sys
+from contextlib import suppress
+listening = socket.create_server(("127.0.0.1", 0), backlog=64)
+kept = []
+
+def slow_to_close():
+    near = socket.create_connection(listening.getsockname())
+    kept.append(listening.accept()[0])
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+    near.setblocking(False)
+    try:
+        while True:
+            near.send(bytes(65536))
+    except BlockingIOError:
+        return near
+
+def connected():
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.settimeout(10)
+    s.connect("/run/meshnet/meshnetd.sock")
+    return s
+
+address = struct.Struct("=BBH16s")
+request = struct.pack("=IIQ", 0x4D4E3031, 1, 7) + bytes(20) + address.pack(4, 0, 9, socket.inet_aton(sys.argv[1]))
+for ask in (
+    lambda s, fd: socket.send_fds(s, [request], [fd]),               # no socket to connect
+    lambda s, fd: socket.send_fds(s, [request], [0] * 252 + [fd]),   # one of many
+    lambda s, fd: socket.send_fds(s, [b"x"], [fd]),                  # no request
+    lambda s, fd: [socket.send_fds(s, [b""], [fd]) for _ in "two"],  # the second is not read
+):
+    passed = slow_to_close()
+    with connected() as s, suppress(OSError):  # it may have ended the connection before the second
+        ask(s, passed.fileno())
+        passed.close()
+        s.recv(100)
+    passed.close()
+# Within the queue of a descriptor.
+one, two = socket.socketpair()
+passed = slow_to_close()
+socket.send_fds(one, [b"x"], [passed.fileno()])
+passed.close()
+with connected() as s:
+    socket.send_fds(s, [request], [two.fileno()])
+    two.close()
+    one.close()
+    s.recv(100)
+print(json.dumps("passed"), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_descriptors_that_are_slow_to_close_hold_nobody_up(pod: Pod, other: Pod, echo: Server) -> None:
+    before = descriptors(pod)
+    with Program(pod, HOSTILE, other.ipv4) as hostile:
+        assert hostile.read() == "passed"
+        began = time.monotonic()
+        assert dial(pod, other.ipv4, echo.port)[0] == [other.ipv4, echo.port]
+        assert time.monotonic() - began < 5
+        wait_until(lambda: descriptors(pod) <= before + 128, "meshnetd has closed what it got")
+
+
+PENDING = """
+import errno, json, socket, sys
+kept, errors = [], {}
+for _ in range(1100):
+    s = socket.socket()
+    s.setblocking(False)
+    code = s.connect_ex((sys.argv[1], 9))
+    kept.append(s)
+    errors[errno.errorcode[code]] = errors.get(errno.errorcode[code], 0) + 1
+print(json.dumps(errors), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_one_user_cannot_take_all_places(pod: Pod, other: Pod, vm: Vm, echo: Server) -> None:
+    """vm does not answer: each connect to it takes a place for 5 s."""
+    words = ("prlimit", "--nofile=4096", "setpriv", "--clear-groups")
+    with stopped(vm), ExitStack() as stack:
+        for uid in 65533, 65534:
+            hostile = pod.spawn(*words, f"--reuid={uid}", PYTHON, "-c", PENDING, vm.ipv4)
+            stack.callback(hostile.communicate)
+            stack.callback(hostile.kill)
+            assert hostile.stdout is not None
+            taken = json.loads(hostile.stdout.readline())
+            assert taken["EINPROGRESS"] > 500
+        assert dial(pod, other.ipv4, echo.port)[0] == [other.ipv4, echo.port]

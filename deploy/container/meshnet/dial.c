@@ -10,6 +10,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "bury.h"
+#include "diag.h"
 #include "hold.h"
 #include "localapi.h"
 #include "own.h"
@@ -22,12 +24,18 @@ enum {
   DIALS_MAX = 8192,
   DIALS_MAX_OF_UID = 4096,
   PENDING_MAX = 2048,
+  PENDING_MAX_OF_UID = 1024,
+  /* Kept free for root: slurmd goes on whatever users do. */
+  ROOTS = 256,
   /* tailscaled gives a destination 5 s. */
   SOCKS_LIMIT_MS = 4900,
   DIAL_MS = 8000,
   CHECK_MS = 2000,
   /* How long a socket that was handed over may take to begin its connect, and to open. */
   HELD_MS = 5000,
+  /* It begins at once, so look soon, and then less and less often. */
+  LOOK_FIRST_MS = 1,
+  LOOK_MAX_MS = 64,
   CHECKED_FOR_MS = 2000,
   CHECKED_MAX = 256,
 };
@@ -45,7 +53,7 @@ struct dial {
   struct watch socks;
   struct watch opening;
   struct timer timer;
-  int64_t began_ms, give_up_ms;
+  int64_t began_ms, give_up_ms, look_ms;
   unsigned char reply[MN_SOCKS_REPLY_MAX];
   size_t reply_len;
   bool own;  /* the destination is this machine: no proxy between */
@@ -100,7 +108,7 @@ static void no_longer_pending(struct dial *dial) {
   if (dial->asking) query_cancel(&dial->query);
   dial->asking = false;
   loop_cancel(&dial->timer);
-  if (dial->held >= 0) close(dial->held);
+  if (dial->held >= 0) bury_socket(dial->held);
   dial->held = -1;
   pending_count--;
 }
@@ -116,13 +124,17 @@ static void drop(struct dial *dial) {
 
 static void relay_over(struct relay *relay) { drop(MEMBER_OF(relay, struct dial, relay)); }
 
+/* The program has not begun its connect yet. */
+static void look_again(struct dial *dial) {
+  dial->look_ms = dial->look_ms ? dial->look_ms * 2 : LOOK_FIRST_MS;
+  if (dial->look_ms > LOOK_MAX_MS) dial->look_ms = LOOK_MAX_MS;
+  loop_after(&dial->timer, dial->look_ms);
+}
+
 /* End the program's socket with the error, as soon as it is there to be ended. */
 static void try_to_end(struct dial *dial) {
   int state = hold_state(dial->held);
-  if (state == TCP_CLOSE && loop_now_ms() < dial->give_up_ms) {
-    loop_after(&dial->timer, 1);
-    return;
-  }
+  if (state == TCP_CLOSE && loop_now_ms() < dial->give_up_ms) return look_again(dial);
   struct mn_address name;
   /* EBUSY: some kernels of 2023 do not end a socket in whose connect a thread waits. */
   if (state == TCP_SYN_SENT && !hold_end(dial->held) && !(hold_name(dial->held, &name) && hold_break(&name))) {
@@ -194,13 +206,10 @@ static void opened(struct watch *watch, uint32_t events) {
 /* Open the program's socket, as soon as it is there to be opened. */
 static void try_to_open(struct dial *dial) {
   int state = hold_state(dial->held);
-  if (state == TCP_CLOSE && loop_now_ms() < dial->give_up_ms) {
-    loop_after(&dial->timer, 1);
-    return;
-  }
+  if (state == TCP_CLOSE && loop_now_ms() < dial->give_up_ms) return look_again(dial);
   if (state != TCP_SYN_SENT) return drop(dial); /* the program has thought better of it */
   int fd = hold_open(dial->held);
-  if (fd < 0) return fail(dial, errno);
+  if (fd < 0) return fail(dial, errno == EMFILE || errno == ENFILE ? ENOBUFS : errno); /* not the program's own limit */
   if (is_open(fd)) return begin_relay(dial, fd);
   if (!loop_watch(&dial->opening, fd, EPOLLOUT)) return fail(dial, ENOBUFS);
   loop_after(&dial->timer, HELD_MS);
@@ -229,13 +238,27 @@ void dial_accepted(int fd, const struct mn_address *from) {
   close(fd);
 }
 
+/* Any user may listen on the proxy's port while tailscaled starts again. What has answered has been accepted, so the kernel
+ * knows by whom. */
+static bool is_tailscaleds(int socks) {
+  struct sockaddr_storage sa;
+  struct mn_address here, proxy = mn_ipv4(INADDR_LOOPBACK, set.socks_port);
+  struct ucred tailscaled;
+  struct diag found;
+  socklen_t len = sizeof sa;
+  if (getsockname(socks, (struct sockaddr *)&sa, &len) != 0 || !mn_from_sockaddr(&sa, len, &here)) return false;
+  enum diag_result result = diag_find(&proxy, &here, &found);
+  if (result == DIAG_UNKNOWN) return true; /* a kernel that does not tell */
+  return result == DIAG_FOUND && found.inode != 0 && localapi_process(&tailscaled) && found.uid == tailscaled.uid;
+}
+
 static void take_reply(struct dial *dial) {
   for (;;) {
     size_t need;
     unsigned code;
     switch (mn_socks_reply(dial->reply, dial->reply_len, &need, &code)) {
       case MN_SOCKS_OPEN:
-        return reached(dial);
+        return is_tailscaleds(dial->socks.fd) ? reached(dial) : fail(dial, ENETDOWN);
       case MN_SOCKS_REFUSED:
         return fail(dial, mn_socks_errno(code, (long)(loop_now_ms() - dial->began_ms), SOCKS_LIMIT_MS));
       case MN_SOCKS_BROKEN:
@@ -346,10 +369,14 @@ static void due(struct timer *timer) {
   fail(dial, ETIMEDOUT);
 }
 
-static unsigned dials_of(uid_t uid) {
-  unsigned n = 0;
-  for (const struct dial *dial = dials; dial; dial = dial->next) n += dial->uid == uid;
-  return n;
+static bool has_room(uid_t uid) {
+  unsigned of_uid = 0, pending_of_uid = 0, kept = uid == 0 ? 0 : ROOTS;
+  for (const struct dial *dial = dials; dial; dial = dial->next) {
+    of_uid += dial->uid == uid;
+    pending_of_uid += dial->uid == uid && !dial->relaying;
+  }
+  return dial_count + kept < DIALS_MAX && pending_count + kept < PENDING_MAX && of_uid < DIALS_MAX_OF_UID &&
+         pending_of_uid < PENDING_MAX_OF_UID;
 }
 
 static bool is_tcp(int fd) {
@@ -372,12 +399,10 @@ int dial_start(int fd, uid_t uid, const struct mn_address *to, struct client *wa
   uint64_t cookie = is_tcp(fd) ? cookie_of(fd) : 0;
   int why = !cookie || hold_state(fd) != TCP_CLOSE ? EINVAL : 0;
   if (!why && !mn_is_tailnet(to)) why = ENETUNREACH;
-  if (!why && (dial_count >= DIALS_MAX || pending_count >= PENDING_MAX || dials_of(uid) >= DIALS_MAX_OF_UID)) {
-    why = ENOBUFS;
-  }
+  if (!why && !has_room(uid)) why = ENOBUFS;
   struct dial *dial = why ? NULL : calloc(1, sizeof *dial);
   if (!dial) {
-    close(fd);
+    bury(fd);
     return why ? why : ENOBUFS;
   }
   supersede(cookie);

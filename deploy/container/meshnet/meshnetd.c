@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bury.h"
 #include "dial.h"
 #include "hold.h"
 #include "localapi.h"
@@ -154,6 +155,7 @@ int main(int argc, char **argv) {
   loop_start();
   catch_signals();
   raise_limit();
+  bury_start();
   serve(directory, socks_port, wanted);
   return 0;
 }

@@ -10,12 +10,19 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "bury.h"
 #include "dial.h"
 #include "lookup.h"
 
 enum {
   CLIENTS_MAX = 2048,
   CLIENTS_MAX_OF_UID = 1024,
+  /* Kept free for root. */
+  CLIENTS_OF_ROOT = 256,
+  /* Admitted before the others have their turn. */
+  ADMIT_MAX = 64,
+  /* The kernel's SCM_MAX_FD. One that it has no room for, it closes itself, which may take as long as its sender likes. */
+  PASSED_MAX = 253,
   BACKLOG = 4096,
   /* A client sends its request at once, and waits no longer than this for anything. */
   CLIENT_MS = 20000,
@@ -39,8 +46,14 @@ static struct client *clients;
 static unsigned client_count;
 static unsigned connect_mode;
 
+/* More requests, with more descriptors, may lie in its queue. */
+static void end_connection(int fd) {
+  shutdown(fd, SHUT_RDWR);
+  bury(fd);
+}
+
 static void client_close(struct client *client) {
-  loop_close(&client->watch);
+  end_connection(loop_release(&client->watch));
   loop_cancel(&client->timer);
   lookup_cancel(&client->lookup);
   dial_forget(client);
@@ -72,7 +85,7 @@ static int passed_descriptor(struct msghdr *message) {
       if (first < 0) {
         first = fd;
       } else {
-        close(fd);
+        bury(fd);
       }
     }
   }
@@ -119,7 +132,7 @@ static void serve(struct client *client, const struct mn_request *request, int f
   loop_events(&client->watch, 0); /* only its end is of interest now */
   if (request->kind == MN_CONNECT && fd < 0) return answer_error(client, lost ? ENOBUFS : EINVAL);
   if (request->kind == MN_CONNECT) return serve_connect(client, request, fd);
-  if (fd >= 0) close(fd);
+  bury(fd);
   if (request->kind == MN_RESULT) return serve_result(client, request);
   if (request->kind == MN_PEER) return serve_peer(client, request);
   answer_error(client, EINVAL);
@@ -130,7 +143,7 @@ static void client_ready(struct watch *watch, uint32_t events) {
   struct mn_request request;
   union {
     struct cmsghdr head;
-    char room[CMSG_SPACE(8 * sizeof(int))];
+    char room[CMSG_SPACE(PASSED_MAX * sizeof(int))];
   } control;
   struct iovec part = {.iov_base = &request, .iov_len = sizeof request};
   struct msghdr message = {
@@ -143,31 +156,24 @@ static void client_ready(struct watch *watch, uint32_t events) {
   if (n == (ssize_t)sizeof request && request.magic == MN_MAGIC && !(message.msg_flags & MSG_TRUNC)) {
     return serve(client, &request, fd, message.msg_flags & MSG_CTRUNC);
   }
-  if (fd >= 0) close(fd);
+  bury(fd);
   client_close(client);
 }
 
 static void client_late(struct timer *timer) { client_close(MEMBER_OF(timer, struct client, timer)); }
 
-static unsigned clients_of(uid_t uid) {
-  unsigned n = 0;
-  for (const struct client *client = clients; client; client = client->next) n += client->uid == uid;
-  return n;
+static bool has_place(uid_t uid) {
+  unsigned of_uid = 0, kept = uid == 0 ? 0 : CLIENTS_OF_ROOT;
+  for (const struct client *client = clients; client; client = client->next) of_uid += client->uid == uid;
+  return client_count + kept < CLIENTS_MAX && of_uid < CLIENTS_MAX_OF_UID;
 }
 
 static void admit(int fd) {
   struct ucred peer;
   socklen_t len = sizeof peer;
-  if (client_count >= CLIENTS_MAX || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) != 0 ||
-      clients_of(peer.uid) >= CLIENTS_MAX_OF_UID) {
-    close(fd);
-    return;
-  }
-  struct client *client = calloc(1, sizeof *client);
-  if (!client) {
-    close(fd);
-    return;
-  }
+  bool known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0;
+  struct client *client = known && has_place(peer.uid) ? calloc(1, sizeof *client) : NULL;
+  if (!client) return end_connection(fd);
   client->uid = peer.uid;
   client->watch = (struct watch){.fd = -1, .ready = client_ready};
   client->timer.fire = client_late;
@@ -188,15 +194,21 @@ static void admit_again(struct timer *timer) {
   loop_events(&listener, EPOLLIN);
 }
 
-static void accept_clients(struct watch *watch, uint32_t events) {
-  (void)events;
-  int fd;
-  while ((fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) admit(fd);
+static void cannot_admit(struct watch *watch) {
   if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
   say_often("meshnetd: accept: %s", strerror(errno));
   loop_events(watch, 0);
   pause_end.fire = admit_again;
   loop_after(&pause_end, PAUSE_MS);
+}
+
+static void accept_clients(struct watch *watch, uint32_t events) {
+  (void)events;
+  for (int i = 0; i < ADMIT_MAX; i++) {
+    int fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) return cannot_admit(watch);
+    admit(fd);
+  }
 }
 
 /* Whether another meshnetd serves a path. */
