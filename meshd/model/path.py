@@ -75,8 +75,3 @@ class PeerPaths:
     silent: int
     rtt_s: float | None = None
     not_direct: tuple[str, ...] = ()
-
-    @property
-    def measured(self) -> int:
-        """How many were measured."""
-        return self.direct + self.relayed + self.silent

@@ -149,13 +149,13 @@ def testing(machine: Machine, given: PlanInput) -> Step | None:
 
 
 def _path_tested(machine: Machine, given: PlanInput) -> Step | None:
-    """Start slurmd when the path to the head is direct, as the pool demands; give the machine up when it stays relayed.
+    """Start slurmd when the pool accepts the path to the head; give the machine up when the path stays relayed.
 
     A path may be relayed at first, and direct some seconds later.
     """
     fault = path_fault(machine, given.view)
     if not fault:
-        return StartSlurmd(machine.name, "its path to the head is direct")
+        return StartSlurmd(machine.name, "its pool accepts its path to the head")
     since, limit_s = both_since(given), _test_limit_s(machine, given)
     if since is None or age_s(machine, given, since) <= limit_s:
         return None

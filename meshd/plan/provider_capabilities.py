@@ -28,16 +28,23 @@ def is_pod(machine: Machine, pod_providers: Collection[str]) -> bool:
     return machine.provider in pod_providers if reported is None else not reported
 
 
-def limits(*, systemd: bool | None, tun: bool | None) -> str:
-    """What a machine cannot do because it lacks these, for people; "" when it lacks nothing or that is not known."""
-    return "; ".join(text for there, text in ((systemd, WITHOUT_SYSTEMD), (tun, WITHOUT_TUN)) if there is False)
+def limits(*, systemd: bool, tun: bool) -> str:
+    """What jobs cannot do where these are missing, for people; "" when nothing is missing."""
+    return "; ".join(text for there, text in ((systemd, WITHOUT_SYSTEMD), (tun, WITHOUT_TUN)) if not there)
 
 
 def limits_of(machine: Machine, pod_limits: Mapping[str, str]) -> str:
-    """What a machine cannot do, for people: by its agent's report, or else by what its provider says."""
-    if machine.facts is None or machine.facts.systemd is None:
+    """What jobs cannot do on a machine, for people: by its agent's report, or else by what its provider says."""
+    facts = machine.facts
+    if facts is None or facts.systemd is None:
         return pod_limits.get(machine.provider, "")
-    return limits(systemd=machine.facts.systemd, tun=machine.facts.tun)
+    parts = [f"jobs lack {lacking(machine.lacks)} (docs/slurm.md)"] if machine.lacks else []
+    return "; ".join([*parts, WITHOUT_TUN] if facts.tun is False else parts)
+
+
+def lacking(codes: Collection[str]) -> str:
+    """`Machine.lacks` for people: "process tracking, core limits"."""
+    return ", ".join(codes).replace("_", " ")
 
 
 def description(capabilities: ProviderCapabilities) -> str:

@@ -28,15 +28,11 @@ class SlurmCapabilities:
         reconfigure_may_change_node_set: nodes may be added to and removed from the files by `scontrol reconfigure`.
             Before 23.11 slurmctld ends with fatal() ("MaxNodeCount has changed", "hostnames inconsistency detected").
         may_change_shapes: CPUs, memory and Gres of a slot's line may change by reconfigure.
-        cgroup_plugin_off: the CgroupPlugin that lets slurmd start where there is no usable cgroup tree (pods).
-            cgroup.conf(5) has "disabled" since 24.05. Before that, cgroup/v1 that no other plugin uses works the same
-            (run on 22.05.8), while slurmd ends with the default, autodetect.
     """
 
     release: tuple[int, int]
     reconfigure_may_change_node_set: bool
     may_change_shapes: bool
-    cgroup_plugin_off: str
 
     @property
     def restart_when_node_set_changes(self) -> bool:
@@ -45,12 +41,12 @@ class SlurmCapabilities:
 
 
 TABLE: tuple[SlurmCapabilities, ...] = (
-    SlurmCapabilities((22, 5), False, False, "cgroup/v1"),
-    SlurmCapabilities((23, 2), False, False, "cgroup/v1"),
-    SlurmCapabilities((23, 11), True, True, "cgroup/v1"),
-    SlurmCapabilities((24, 5), True, True, "disabled"),
-    SlurmCapabilities((24, 11), True, True, "disabled"),
-    SlurmCapabilities((25, 5), True, True, "disabled"),
+    SlurmCapabilities((22, 5), False, False),
+    SlurmCapabilities((23, 2), False, False),
+    SlurmCapabilities((23, 11), True, True),
+    SlurmCapabilities((24, 5), True, True),
+    SlurmCapabilities((24, 11), True, True),
+    SlurmCapabilities((25, 5), True, True),
 )
 """Measured on 22.05.8 and 24.11.5. By Slurm's source 23.02 is like 22.05, and 23.11 and 24.05 are like 24.11
 (src/slurmctld/read_config.c, controller.c)."""

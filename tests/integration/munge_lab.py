@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from meshd.slurm.capabilities import capabilities, parse_version
 from tests.integration.slurm_lab import NETWORK, QUICK_START, START_S, Host, Lab, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -221,8 +220,7 @@ class BusyCluster:
         """Hosts, daemons, jobs and callers."""
         self.lab.start(["head", *NODES])
         (self.head.conf_dir / "slurm.conf").write_text(SLURM_CONF)
-        able = capabilities(parse_version(self.head.call("slurmctld", "-V")))
-        (self.head.conf_dir / "cgroup.conf").write_text(f"CgroupPlugin={able.cgroup_plugin_off}\n")
+        self.head.without_cgroups()
         self.head.start_slurmctld()
         for name in NODES:
             self.lab.hosts[name].start_slurmd("--conf-server", f"{NETWORK}.1:6817", "-N", name)

@@ -16,7 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from deploy.node.meshd_node.slurm_local import DISABLED_SINCE
 from meshd.runtime.run import Result, run
+from meshd.slurm.capabilities import parse_version
 
 NETWORK = "100.64.77"
 GPUS = 8
@@ -145,6 +147,12 @@ class Host:
             self.call("slurmd", *args)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.log('slurmd')[-2000:]}") from error
+
+    def without_cgroups(self) -> None:
+        """Write a cgroup.conf with which slurmd starts here: the namespaces have no control groups."""
+        release = parse_version(self.call("slurmctld", "-V")).release
+        plugin = "disabled" if release >= DISABLED_SINCE else "cgroup/v1"
+        (self.conf_dir / "cgroup.conf").write_text(f"CgroupPlugin={plugin}\n")
 
     def stop(self, daemon: str, *, sig: str = "TERM") -> None:
         """Stop a daemon and wait for its end, which comes after that of its pid file. One that has ended is fine."""

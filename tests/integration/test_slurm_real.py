@@ -60,6 +60,8 @@ SlurmctldPidFile=/run/slurm/slurmctld.pid
 SlurmdPidFile=/run/slurm/slurmd.pid
 StateSaveLocation=/var/spool/slurmctld
 SlurmdSpoolDir=/var/spool/slurmd
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
 """
 
 
@@ -170,6 +172,7 @@ def took(what: str, started: float) -> None:
 def init(lab: Lab, user_conf: str | None, **texts: str) -> tuple[Warn, ...]:
     """`meshctl init` on the head; returns what it warns of."""
     head = lab.hosts["head"]
+    head.without_cgroups()
     if user_conf is not None:
         (head.conf_dir / "slurm.conf").write_text(user_conf)
     for name, text in texts.items():
@@ -189,7 +192,7 @@ def look(head: Host) -> InitInput:
     return InitInput(
         cluster="lab", head="head", head_address=HEAD_IP, slurm_conf=read.pop("slurm.conf", None),
         gres_conf=read.pop("gres.conf", None), cgroup_conf=read.pop("cgroup.conf", None), included=read, links=links,
-        pools=POOLS, cgroups=False, version=parse_version(head.call("slurmctld", "-V")),
+        pools=POOLS, version=parse_version(head.call("slurmctld", "-V")),
     )  # fmt: skip
 
 
@@ -462,7 +465,7 @@ async def test_a_head_with_its_own_slurm_conf_and_gres_conf(lab: Lab) -> None:
         + HEAD_IP
         + ")\nSlurmUser=slurm\nReturnToService=1\nSelectType=select/linear\n"
         + "SlurmctldParameters=idle_on_node_suspend,\\\n"
-        + "max_dbd_msg_action=discard\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nMpiDefault=none\n"
+        + "max_dbd_msg_action=discard\nMpiDefault=none\n"
         + f"NodeName=head CPUs={cpus} RealMemory=500 Gres=gpu:a10:1 State=UNKNOWN\n"
         + "PartitionName=local Nodes=head MaxTime=INFINITE State=UP"
         + LAB_SETTINGS

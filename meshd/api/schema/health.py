@@ -67,7 +67,7 @@ class HealthView(Part):
         reported_at: when the agent reported the fields below; None: not since meshd started.
         jobs_seen: jobs with processes on the machine, whatever Slurm says.
         gpu_fault: what is wrong with its GPUs; "" when no fault is known.
-        limits: what it cannot do because it lacks systemd or a TUN device, for people; "" when it lacks neither.
+        limits: what jobs cannot do on it, for people, as on a pod; "" when nothing is known.
         os, arch, slurmd_version, tailscale_version, ssh_host_key: as it reported when it joined.
         log: the last lines of slurmd's log, oldest first.
         log_at: when they were fetched.

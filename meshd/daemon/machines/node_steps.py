@@ -122,9 +122,8 @@ class NodeSteps:
             self._machine_store.move(step.subject, Phase.DRAINING, text, failure=text)
             return
         if machine.phase is Phase.TESTING:  # its path was tested first
-            self._machine_store.change(
-                step.subject, EventKind.START_SLURMD, "slurmd was started", slurmd_started=True
-            )  # fmt: skip
+            text = "slurmd was started"
+            self._machine_store.change(step.subject, EventKind.START_SLURMD, text, slurmd_started=True)
             return
         self._machine_store.move(step.subject, Phase.TESTING, "slurmd was started", slurmd_started=True)
 

@@ -17,7 +17,7 @@ from meshd.plan.plan_input import ClusterView
 def problems(machines: Iterable[Machine], view: ClusterView) -> Iterable[ProblemView]:
     """Nodes whose path is not as their pool demands, as warnings; other relayed nodes, for information.
 
-    Nothing is told before it has lasted for `unfit_grace_s`: a path is often relayed for some seconds.
+    It reports a path only after `unfit_grace_s`: a path is often relayed for some seconds.
     """
     for machine in machines:
         found = _fault(machine, view) if not (machine.removal or machine.failure) else None

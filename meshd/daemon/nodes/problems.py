@@ -14,6 +14,7 @@ from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot, value_of
 from meshd.plaintext import counted, ending
 from meshd.plan.devices import expiring_keys, same_machine_id
+from meshd.plan.provider_capabilities import lacking
 
 OFFLINE_LONG: Final = timedelta(minutes=10)
 """A restart of tailscaled or of the machine takes less, and its agent mends what it can in less."""
@@ -176,7 +177,7 @@ def check_limits(machines: Iterable[Machine]) -> CheckRow:
     if not found:
         return ok(CheckName.NODE_LIMITS, "all nodes have what Slurm's settings ask for")
     slots = ", ".join(sorted(one.slot for one in found)[:5])
-    lacks = ", ".join(sorted({code for one in found for code in one.lacks})).replace("_", " ")
+    lacks = lacking(sorted({code for one in found for code in one.lacks}))
     text = f"jobs on {counted(len(found), 'node')} ({slots}) lack: {lacks}"
     return warn(CheckName.NODE_LIMITS, ProblemCode.NODE_WITHOUT_LIMITS, text, LIMITS_CURE)
 

@@ -34,6 +34,7 @@ from meshd.munge.client import MungeClient
 from meshd.munge.key import fingerprint
 from meshd.obs.log import redact
 from meshd.plan.admission import check_facts
+from meshd.plan.provider_capabilities import lacking
 from meshd.provider_api import Provider
 from meshd.store.join_tokens import JoinTokens
 
@@ -346,9 +347,7 @@ class NodeService:
                 machine, EventKind.METADATA, text, metadata_open=report.metadata_open
             )
         if report.lacks != record.lacks:
-            text = (
-                f"jobs lack {', '.join(report.lacks).replace('_', ' ')} on it" if report.lacks else "jobs lack nothing"
-            )
+            text = f"jobs lack {lacking(report.lacks)} on it" if report.lacks else "jobs lack nothing on it"
             record = self._machine_store.node_change(machine, EventKind.LIMITS, text, lacks=report.lacks)
         self._machine_store.journal.note(replace(record, heartbeat_at=self._machine_store.now()))
         self._reports.heard(record, report.heartbeat, self._machine_store.now())

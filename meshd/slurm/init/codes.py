@@ -15,7 +15,6 @@ class Warn(StrEnum):
     ASSOCIATIONS = "associations"
     AUTH_TYPE = "auth_type"
     BACKUP_CONTROLLER = "backup_controller"
-    CGROUPS = "cgroups"
     CLOUD_DNS = "cloud_dns"
     CONTROLLER_BEHIND = "controller_behind"
     DAEMON_USER = "daemon_user"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from meshd.slurm.capabilities import TABLE, capabilities
 from meshd.slurm.conf import parse
 from meshd.slurm.init.amend import Editor, amend, make_room, must_be_in_force, read_number, with_own_file
 from meshd.slurm.init.codes import InitRefused, Refusal, Warn
@@ -26,7 +25,6 @@ from meshd.slurm.init.types import (
 from meshd.slurm.init.warnings import warn
 from meshd.slurm.nodes import GRES, HEADER, NODES, render
 
-_TRACKS_CGROUPS = "proctrack/cgroup"
 _BOM = "\ufeff"
 
 
@@ -60,7 +58,7 @@ def plan_init(have: InitInput) -> InitPlan:
         files.append(FileChange(have.conf_dir / SLURM_CONF, old, new, tuple(reasons)))
     restart = bool(files) or _behind(editor)
     files.extend(_gres_change(have, gres, gres_name))
-    files.extend(_cgroup_change(have, editor))
+    files.extend(_cgroup_change(have))
     # Leave out meshd's own files: the daemon may write them at any moment.
     mine = (have.conf_dir / nodes_name, have.conf_dir / gres_name)
     users = {path: text for path, text in have.texts().items() if path not in mine}
@@ -143,32 +141,16 @@ def _gres_change(have: InitInput, tree: Tree, name: str) -> list[FileChange]:
     return [FileChange(have.conf_dir / GRES_CONF, old, new, (reason,))]
 
 
-def _cgroup_change(have: InitInput, editor: Editor) -> list[FileChange]:
-    """A cgroup.conf where there is none. Slurm also ships it to the machines."""
-    if have.cgroup_conf is not None:
+def _cgroup_change(have: InitInput) -> list[FileChange]:
+    """A cgroup.conf for a new slurm.conf, where there is none. Slurm also ships it to the machines."""
+    if have.cgroup_conf is not None or have.slurm_conf is not None:
         return []
-    tracked = (editor.tree.get("ProctrackType") or _TRACKS_CGROUPS).lower() == _TRACKS_CGROUPS
-    if have.cgroups:
-        if not tracked or have.slurm_conf is not None:
-            return []
-        text = "ConstrainCores=yes\nConstrainDevices=yes\nConstrainRAMSpace=yes\n"
-        return [FileChange(have.conf_dir / CGROUP_CONF, None, text, ("jobs get no more than they asked for",))]
-    if tracked:
-        editor.warn(
-            Warn.CGROUPS,
-            "Slurm tracks jobs by cgroup, and no machine has cgroups: set ProctrackType=proctrack/linuxproc",
-        )
-        return []
-    off = (capabilities(have.version) if have.version else TABLE[-1]).cgroup_plugin_off
-    reason = "slurmd also starts where it has no cgroup tree of its own"
-    return [FileChange(have.conf_dir / CGROUP_CONF, None, f"CgroupPlugin={off}\n", (reason,))]
+    text = "ConstrainCores=yes\nConstrainDevices=yes\nConstrainRAMSpace=yes\n"
+    return [FileChange(have.conf_dir / CGROUP_CONF, None, text, ("jobs get no more than they asked for",))]
 
 
 def _new_slurm_conf(have: InitInput) -> str:
     """A whole slurm.conf for a head that has none."""
-    track, task = "proctrack/linuxproc", "task/none"
-    if have.cgroups:
-        track, task = _TRACKS_CGROUPS, "task/affinity,task/cgroup"
     return f"""\
 # Written once by `meshctl init`; it is yours from now on. meshd's own part is in {NODES}.
 ClusterName={have.cluster}
@@ -181,8 +163,8 @@ SlurmctldPidFile=/run/slurmctld.pid
 SlurmdPidFile=/run/slurmd.pid
 SlurmctldLogFile=/var/log/slurm/slurmctld.log
 SlurmdLogFile=/var/log/slurm/slurmd.log
-ProctrackType={track}
-TaskPlugin={task}
+ProctrackType=proctrack/cgroup
+TaskPlugin=task/affinity,task/cgroup
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory

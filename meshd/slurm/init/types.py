@@ -99,7 +99,6 @@ class InitInput:
         links: the symbolic links in the directory: name to absolute target.
         present: names of other entries in the directory.
         plugstack: the text of plugstack.conf; "" when it is missing.
-        cgroups: whether machines have cgroups for Slurm. Pods have none: their agents see to that.
         version: of Slurm on the head, by `slurmctld -V` (scontrol fails without a slurm.conf); None means the newest.
         slurmctld_port: the port that meshd gives to the machines.
         running: `scontrol show config` of the running slurmctld, keys in lower case; empty when none answers.
@@ -122,7 +121,6 @@ class InitInput:
     conf_dir: PurePosixPath = CONF_DIR
     slurm_dir: PurePosixPath = SLURM_DIR
     former_dir: PurePosixPath = FORMER_DIR
-    cgroups: bool = True
     version: SlurmVersion | None = None
     slurmctld_port: int = SLURMCTLD_PORT
     running: Mapping[str, str] = field(default_factory=dict)

@@ -104,9 +104,7 @@ def test_a_workstation_that_is_its_own_head() -> None:
     assert plan.restart_slurmctld
 
 
-@pytest.mark.parametrize(
-    "have", [NOTHING, existing(WORKSTATION), existing("\r\n", cgroups=False), existing("ClusterName=a\\")]
-)
+@pytest.mark.parametrize("have", [NOTHING, existing(WORKSTATION), existing("\r\n"), existing("ClusterName=a\\")])
 def test_planning_again_leaves_nothing_to_do(have: InitInput) -> None:
     plan = plan_init(have)
     assert plan_init(after(have, plan)).empty
@@ -122,16 +120,6 @@ def test_a_new_head() -> None:
     assert conf.includes() == ("nodes.conf",)
     assert not plan.warnings
     assert "NodeName=h100-[1-4] " in plan.first_nodes_conf, "Slurm before 23.11 does not start without a node"
-
-
-@pytest.mark.parametrize(
-    ("release", "plugin"), [((22, 5), "cgroup/v1"), ((23, 11), "cgroup/v1"), ((24, 5), "disabled")]
-)
-def test_machines_without_cgroups(release: tuple[int, int], plugin: str) -> None:
-    plan = plan_init(replace(NOTHING, cgroups=False, version=SlurmVersion(release)))
-    texts = {change.path.name: change.new for change in plan.files}
-    assert texts["cgroup.conf"] == f"CgroupPlugin={plugin}\n"
-    assert parse(texts["slurm.conf"]).get("ProctrackType") == "proctrack/linuxproc"
 
 
 def test_higher_numbers_of_the_users_stay() -> None:

@@ -183,13 +183,14 @@ def test_what_a_machine_reports_wins_over_what_its_provider_says(
     systemd: bool | None, tun: bool | None, said: bool
 ) -> None:
     pod_limits = {"aws": "what the provider says"} if said else {}
-    found = replace(machine(Phase.READY), facts=replace(FACTS, systemd=systemd, tun=tun))
+    found = replace(machine(Phase.READY), facts=replace(FACTS, systemd=systemd, tun=tun), lacks=("core_limits",))
     assert is_pod(found, pod_limits) is (said if systemd is None else not systemd)
-    lacks = limits_of(found, pod_limits)
+    shown = limits_of(found, pod_limits)
     if systemd is None:
-        assert lacks == ("what the provider says" if said else "")
+        assert shown == ("what the provider says" if said else "")
     else:
-        assert (WITHOUT_SYSTEMD in lacks, WITHOUT_TUN in lacks) == (not systemd, not tun)
+        assert ("core limits" in shown, WITHOUT_TUN in shown) == (True, not tun)
+        assert "jobs lack" not in limits_of(replace(found, lacks=()), pod_limits)
     assert is_pod(replace(found, facts=None), pod_limits) is said
 
 
