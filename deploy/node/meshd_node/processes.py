@@ -33,7 +33,8 @@ def look(proc: Path) -> Running:
             continue
         try:
             comm = (entry / "comm").read_text().strip()
-            if comm == "slurmd":
+            # Debian's is slurmd-wlm, which the kernel shows once it has executed itself anew, at a reconfigure.
+            if comm == "slurmd" or comm.startswith("slurmd-"):
                 running.slurmd = True
             elif comm == "munged":
                 running.munged = True

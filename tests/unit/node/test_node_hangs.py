@@ -171,6 +171,16 @@ def test_a_job_whose_title_cannot_be_read_is_a_job(tmp_path: Path, monkeypatch: 
     os.close(writer)
 
 
+@pytest.mark.parametrize(
+    ("comm", "is_slurmd"), [("slurmd", True), ("slurmd-wlm", True), ("slurmstepd", False), ("slurmdbd", False)]
+)
+def test_slurmd_by_its_name(tmp_path: Path, comm: str, is_slurmd: bool) -> None:
+    (tmp_path / "77").mkdir()
+    (tmp_path / "77/comm").write_text(f"{comm}\n")
+    (tmp_path / "77/cmdline").write_bytes(b"x\0")
+    assert processes.look(tmp_path).slurmd == is_slurmd
+
+
 def test_a_lock_is_not_waited_for_without_an_end(tmp_path: Path) -> None:
     with files.locked(tmp_path), pytest.raises(OSError, match="locked"), files.locked(tmp_path, 0.1):
         pass
