@@ -262,6 +262,12 @@ async def test_the_time_of_a_job_is_over(fleet: Fleet, short_job: tuple[str, str
     await fleet.lab.until(gone, "its processes are gone")
 
 
+async def test_nothing_of_all_this_troubled_a_node(fleet: Fleet) -> None:
+    troubles = {"unfit", "slurmd_restarted", "failure", "drained"}
+    told = [event for event in await fleet.lab.events(0) if event["machine"] in fleet.machines.values()]
+    assert [event["text"] for event in told if event["kind"] in troubles] == []
+
+
 async def test_a_drained_pod_takes_no_jobs(fleet: Fleet) -> None:
     lab, slot = fleet.lab, fleet.pods[0]
     job = await lab.sbatch(WAIT_FOR_WORD, "-w", slot)
