@@ -22,7 +22,7 @@ BROKEN_S = 40.0
 """A step whose connections broke ends in less: its tasks end by themselves, and slurmstepd tells srun anew."""
 
 LOST_S = 30
-"""meshd believes that a pod died when its agent has been silent for so long, and Slurm, after its own time-out, does not
+"""meshd believes that a pod died when its agent has been silent for so long and Slurm, after its own time-out, does not
 show the node up. Agents call every 25 s."""
 
 ONCE = "[ ${SLURM_RESTART_COUNT:-0} -gt 0 ] || sleep 600; echo done"
