@@ -225,7 +225,8 @@ class PollIn(_FromAgent):
         auth_key_sha256: of the tailnet auth key that it keeps for a login without state; "" when it keeps none.
         spare_key_sha256: of the key for one use that it keeps for the case that its device is deleted; "" for none.
         metadata_open: why users of the machine can reach its cloud's metadata service; "" when they cannot.
-        lacks: what a job lacks on this machine that the cluster's settings give it elsewhere, as codes (docs/slurm.md).
+        lacks: what a job lacks on this machine that the cluster's settings give it elsewhere, as codes (docs/slurm.md);
+            None before the agent has prepared slurmd, and from an agent that does not report it.
         hold_s: the agent wants an answer within this many seconds; None: the head's own.
     """
 
@@ -237,7 +238,7 @@ class PollIn(_FromAgent):
     auth_key_sha256: _Sha256 = ""
     spare_key_sha256: _Sha256 = ""
     metadata_open: Annotated[str, Field(max_length=400), _Words] = ""
-    lacks: Annotated[tuple[Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")], ...], Field(max_length=16)] = ()
+    lacks: Annotated[tuple[Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")], ...], Field(max_length=16)] | None = None
     hold_s: Annotated[float, Field(ge=0, le=600)] | None = None
     heartbeat: HeartbeatIn = HeartbeatIn()
     results: Annotated[tuple[ResultIn, ...], Field(max_length=256)] = ()

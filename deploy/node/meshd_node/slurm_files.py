@@ -18,12 +18,12 @@ class SlurmLocal:
     """This machine's own settings.
 
     Attributes:
-        lacks: what a job lacks here that other nodes have, as codes.
+        lacks: what a job lacks here that other nodes have, as codes; None before `put`.
     """
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
-        self.lacks: list[str] = []
+        self.lacks: list[str] | None = None
 
     def put(self, head: Mapping[str, str]) -> dict[str, str]:
         """Write the files, or remove them where the head's settings suit this machine.

@@ -346,7 +346,7 @@ class NodeService:
             record = self._machine_store.node_change(
                 machine, EventKind.METADATA, text, metadata_open=report.metadata_open
             )
-        if report.lacks != record.lacks:
+        if report.lacks is not None and report.lacks != record.lacks:
             text = f"jobs lack {lacking(report.lacks)} on it" if report.lacks else "jobs lack nothing on it"
             record = self._machine_store.node_change(machine, EventKind.LIMITS, text, lacks=report.lacks)
         self._machine_store.journal.note(replace(record, heartbeat_at=self._machine_store.now()))
