@@ -3,8 +3,8 @@
 # agent from the head and starts it. Some clouds run it at every boot: each step first checks whether its work is done. No
 # secret is ever an argument.
 # Rendered by meshd/bootstrap/stage1.py, which quotes the @VALUES@ and drops comment lines. assets.py puts
-# stage1_systemd.sh or stage1_container.sh into the place of the line PART; lines that end with `#: container` or `#: systemd` are for
-# that kind alone.
+# stage1_systemd.sh or stage1_container.sh into the place of the line PART, and keeps lines that end with `#: container` or
+# `#: systemd` for that kind alone.
 set -u
 umask 077
 export PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:${PATH:-}"

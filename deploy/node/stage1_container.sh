@@ -26,7 +26,7 @@ start_agent() {
   exec /usr/lib/meshd/pod/entrypoint
 }
 
-# Our own: no other one can run here.
+# Only the one that this script started: no other can run here.
 stop_tailscaled() {
   [ -n "$RUNS" ] || return
   kill "$RUNS"

@@ -10,7 +10,7 @@ start_agent() { systemctl --no-block start meshd-node; }
 
 stop_services() { systemctl stop meshd-node slurmd tailscaled 2>/dev/null; }
 
-# Whoever runs it.
+# Whatever started it.
 stop_tailscaled() {
   for p in /proc/[0-9]*; do
     [ "$(cat "$p/comm" 2>/dev/null)" = tailscaled ] || continue

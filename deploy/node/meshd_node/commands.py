@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections.abc import Callable
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any
 
-from . import erase, munge, reauth
+from . import erase, logs, munge, reauth
 from .console import say
-from .errors import NodeError, NotPossible, ToolMissing
+from .errors import NodeError, NotPossible
 from .files import sha256_of, write_atomic
 from .handshake import prime_session
 from .node import Node
 from .tailscale import Tailscale
-from .tools import run
 
 TOKEN = re.compile(r"[0-9a-f]{32,128}\Z")
-LOG_LINES_MAX = 2000
-LOG_BYTES_MAX = 32 * 1024
-"""For each log, as JSON: the head accepts 256 KiB in total."""
-LOG_READ_B = 256 * 1024
-"""The most bytes read from the end of each log file."""
 DETAIL_CHARS_MAX = 1000
-POD_LOGS = ("meshd-node", "slurmd", "munged", "tailscaled", "meshnetd", "start")
-"""The services of a pod, whose loggers keep their last lines."""
 
 Args = dict[str, Any]
 Data = dict[str, Any]
@@ -161,61 +150,7 @@ def _restart_slurmd(node: Node, args: Args) -> Data:
 
 
 def _collect_logs(node: Node, args: Args) -> Data:
-    """The last lines of the logs, or of those whose name holds `of`."""
-    lines = max(1, min(int(args.get("lines", 200)), LOG_LINES_MAX))
-    wanted = str(args.get("of", ""))
-    found: Data = {}
-    units = ("meshd-node.service", "meshd-slurmd.service", "munge.service", "tailscaled.service")
-    for unit in units if node.systemd else ():
-        if wanted not in unit:
-            continue
-        try:
-            argv = ["journalctl", "--no-pager", "-q", "-o", "short-iso", "-n", str(lines), "-u", unit]
-            found[unit] = _fitting(run(argv, 30.0, check=False).stdout)
-        except ToolMissing:
-            break
-    for name in POD_LOGS if not node.systemd else ():
-        if wanted not in name:
-            continue
-        # the logger has just begun a new file when `current` is short
-        text = "".join(_log_text(path) for path in _pod_files(node.paths.pod_logs / name))
-        if text:
-            found[name] = _fitting("\n".join(text.splitlines()[-lines:]))
-    for path in (node.paths.munge_log / "munged.log", node.paths.slurm_log / "slurmd.log"):
-        if wanted not in path.name:
-            continue
-        text = _log_text(path)
-        if text:
-            found[path.name] = _fitting("\n".join(text.splitlines()[-lines:]))
-    return {"logs": found}
-
-
-def _pod_files(directory: Path) -> list[Path]:
-    """The files of s6-log, oldest first: archived ones are named @TIME.s."""
-    return [*sorted(directory.glob("@*")), directory / "current"]
-
-
-def _log_text(path: Path) -> str:
-    """The end of a log file; "" when there is none."""
-    try:
-        return _end_of(path)
-    except OSError:
-        return ""
-
-
-def _end_of(path: Path) -> str:
-    """The end of a log file. A file of months is too long to read whole."""
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_READ_B))
-        return file.read().decode("utf-8", "replace")
-
-
-def _fitting(text: str) -> str:
-    """The end of a log that fits into LOG_BYTES_MAX as JSON, where a character beyond ASCII takes six bytes."""
-    text = text[-LOG_BYTES_MAX:]
-    while len(json.dumps(text)) > LOG_BYTES_MAX:
-        text = text[len(text) // 8 + 1 :]
-    return text
+    return {"logs": logs.collect(node, int(args.get("lines", 200)), str(args.get("of", "")))}
 
 
 def _leave(node: Node, _args: Args) -> Data:

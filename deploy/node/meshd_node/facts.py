@@ -65,7 +65,7 @@ def gather(paths: Paths, clock_skew_s: Callable[[], float], *, systemd: bool, tu
 
 
 class _Later:
-    """Runs several calls at once, each in a thread. An import of concurrent.futures would take longer than the calls."""
+    """Runs several calls at once, each in a thread. Importing concurrent.futures would take longer than the calls."""
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []

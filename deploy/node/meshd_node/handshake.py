@@ -1,10 +1,10 @@
 """Starts the WireGuard sessions that a new node key needs: with this machine's peers after its own login, and with a
 node that shares a job with this one and has a new node key.
 
-Facts (wireguard-go device/send.go, tailscale 1.102, measured): a peer drops a handshake initiation silently when it does
-not know the sender's new node key, or does not use its own new key yet. Then the sender sends no other initiation for
-5 s (RekeyTimeout). This does not delay the peer. So each side starts a session when it knows the new key: the first
-initiation of the last side to learn it is never lost.
+Facts (wireguard-go device/send.go, tailscale 1.102, measured): a peer drops a handshake initiation silently when it
+does not know the sender's new node key, or does not use its own new key yet. Then the sender sends no other initiation
+for 5 s (RekeyTimeout). This does not delay the peer. So each side starts a session when it knows the new key: the
+first initiation of the last side to learn it is never lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STEP_S = 0.05
 
 
 def prime_sessions(tailscale: Tailscale, addresses: list[str]) -> None:
-    """Start sessions after a login of this machine. A peer that does not answer is away, or starts the session itself."""
+    """Start sessions after a login of this machine. A silent peer is away, or starts the session itself."""
     if not addresses:
         return
     time.sleep(PRIME_AFTER_S)

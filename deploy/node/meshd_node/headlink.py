@@ -27,7 +27,7 @@ class HeadLink:
         port: of its node API.
         proxy: an HTTP proxy (IPv4 address on loopback, port) that reaches the tailnet; None where the kernel does.
         proxy_uid: whose process the proxy is; None: this process's user. Any user may take the proxy's port while
-            tailscaled starts again. He gets nothing of what is said to the head.
+            tailscaled starts again; that user's process gets no token.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class HeadLink:
         return connection
 
     def _check_proxy(self, connection: http.client.HTTPConnection) -> None:
-        """Raises OSError where the proxy is not whose it should be. It has answered, so a process has the connection."""
+        """Raises OSError where the proxy is another user's. It has answered, so a process has the connection."""
         if self._proxy is None or connection.sock is None:
             return
         uid = other_end_uid(connection.sock)

@@ -62,9 +62,7 @@ def join(
     node.munged.start_soon()
 
 
-def configure(
-    node: Node, link: HeadLink, report: Callable[[str, str], None] = lambda _stage, _text: None
-) -> None:
+def configure(node: Node, link: HeadLink, report: Callable[[str, str], None] = lambda _stage, _text: None) -> None:
     """Start munged and prove it with the head, open the GPUs, prepare slurmd. Idempotent.
 
     Args:

@@ -12,7 +12,6 @@ from .limits import cpus
 from .paths import Paths
 
 
-
 @dataclass(frozen=True)
 class Kernel:
     """Attributes:

@@ -58,7 +58,7 @@ def _memory_mib(paths: Paths) -> Iterator[int]:
 def _groups(paths: Paths, controller: str) -> Iterator[Path]:
     """This process's control group and those above it, as far as the container sees them; of both hierarchies."""
     for line in _text(paths.proc / "self/cgroup").splitlines():
-        _number, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        _number, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers == "":
             top = paths.cgroups
         elif controller in controllers.split(","):

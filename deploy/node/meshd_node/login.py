@@ -2,15 +2,15 @@
 
 Facts, measured with tailscale 1.102. A dead auth key for a machine with a good login leaves a "zombie": `tailscale up`
 exits with 0, BackendState stays Running and the data plane works, but control is lost and tailscaled retries the dead
-key without end. The old node key stays on disk until control accepts a new one: a login with an empty key, or a restart,
-restores it. `up` with all settings and without a key does not.
+key without end. The old node key stays on disk until control accepts a new one: a login with an empty key, or a
+restart, restores it. `up` with all settings and without a key does not.
 
 A device that was deleted while its machine runs is offline at once, like one whose control server is away: Running,
-Self.Online false, and no message in Health for hours. Only a login with an empty key distinguishes the two. It does not
-harm a good login (same device, no packet lost, also while control is away); a control server that has deleted the device
-answers with an AuthURL. The stored key then makes a new device with a new address, in 0.3 to 2.6 s. After a restart of
-tailscaled the deleted device is NeedsLogin. A machine that joined with a key of its own has a spare key for this, for
-one use: the agent removes it after use, and the head sends another.
+Self.Online false, and no message in Health for hours. Only a login with an empty key distinguishes the two. It does
+not harm a good login (same device, no packet lost, also while control is away); a control server that has deleted the
+device answers with an AuthURL. The stored key then makes a new device with a new address, in 0.3 to 2.6 s. After a
+restart of tailscaled the deleted device is NeedsLogin. A machine that joined with a key of its own has a spare key for
+this, for one use: the agent removes it after use, and the head sends another.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def login_errors(status: dict[str, Any]) -> list[str]:
 
 
 def online(status: dict[str, Any]) -> bool:
-    """Whether control shows this machine online without a login error. Running, or exit code 0 of `up`, prove nothing."""
+    """Whether control shows this machine online without a login error. Running, or `up` with code 0, prove nothing."""
     own = status.get("Self") or {}
     return status.get("BackendState") == "Running" and own.get("Online") is True and not login_errors(status)
 
@@ -115,7 +115,7 @@ def until_online(
 
 
 def recover(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> str:
-    """Restore the old login after a failed one, or log in again where control wants it. Returns what helped, for people.
+    """Restore the old login after a failed one, or log in again where control wants it. Returns what helped, as text.
 
     While control is away it tries only an empty key: that distinguishes this case from a deleted device.
 
@@ -169,8 +169,8 @@ def renew(node: Node, tailscale: Tailscale, within_s: float = RECOVER_S) -> str:
     key = paths.auth_key if paths.auth_key.exists() else paths.spare_key
     if not key.exists():
         return (
-            "no auth key is kept here, nor a spare one, and the head cannot be reached for one: the head gives the machine "
-            "back, or `tailscale up` by hand with a new key"
+            "no auth key is kept here, nor a spare one, and the head cannot be reached for one: the head gives the "
+            "machine back, or `tailscale up` by hand with a new key"
         )
     said = tailscale.up(f"--auth-key=file:{key}", "--accept-risk=lose-ssh", "--timeout=20s", timeout_s=30.0)
     own = until_online(tailscale, "", 1.0 if said else within_s)

@@ -1,9 +1,9 @@
 """Watches this machine's login on the tailnet in a thread, and repairs it without the head.
 
-A refused login leaves a zombie that does not recover (see login.py). An expired node key, and a device that was deleted
-by hand, need a login with the stored auth key or the spare key. A tailscale that is off, by hand or after an interrupted
-recovery, is turned on. The watch never touches a good login. When control seems to be away, it asks with growing pauses
-whether control still knows this device; it uses a key only after control wants a login.
+A refused login leaves a zombie that does not recover (see login.py). An expired node key, and a device that was
+deleted by hand, need a login with the stored auth key or the spare key. A tailscale that is off, by hand or after an
+interrupted recovery, is turned on. The watch never touches a good login. When control seems to be away, it asks with
+growing pauses whether control still knows this device; it uses a key only after control wants a login.
 """
 
 from __future__ import annotations

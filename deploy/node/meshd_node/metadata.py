@@ -1,8 +1,9 @@
 """Closes the cloud's metadata service to all users but root: it serves the user data, which holds secrets.
 
 EC2 and GCE serve it at 169.254.169.254, and at fd00:ec2::254 and fd20:ce::254. The rules close TCP only, without port
-53, since GCE's resolver has the same address. `skuid` and `owner` are the kernel's own user ids: root of a user namespace
-counts as the user who made it. Packets from containers are forwarded and have no owner: the rules drop them too.
+53, since GCE's resolver has the same address. `skuid` and `owner` are the kernel's own user ids: root of a user
+namespace counts as the user who made it. Packets from containers are forwarded and have no owner: the rules drop them
+too.
 """
 
 from __future__ import annotations

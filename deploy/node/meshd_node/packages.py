@@ -93,7 +93,8 @@ def ensure(
 
 def _try(paths: Paths, missing: Sequence[str]) -> tuple[str, bool]:
     """(why it failed, "" when all are installed; whether the update fetched all lists)."""
-    with suppress(NodeError):  # finish an interrupted installation; fails harmlessly while another program holds the lock
+    # Finish an interrupted installation. It fails without harm while another program holds the lock.
+    with suppress(NodeError):
         run(["dpkg", "--configure", "-a"], TRY_TIMEOUT_S, check=False)
     clean, why = False, ""
     try:

@@ -49,6 +49,9 @@ HOLD_SLACK_S = 1.0
 NAMES_MAX = 8
 PEERS_MAX = 1024
 RELAY_CHARS_MAX = 40
+RTT_MAX_S = 60.0
+AGE_MAX_S = 86400.0
+"""The head refuses polls with larger values (meshd/api/node_schema.py)."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,11 @@ class Measured:
 
 
 def read_pong(answer: dict[str, Any]) -> Path | None:
-    """PURE: the path in tailscaled's answer to a disco ping (ipnstate.PingResult); None when it tells none."""
+    """PURE: the path in tailscaled's answer to a disco ping (ipnstate.PingResult); None when it has none."""
     seconds = answer.get("LatencySeconds")
-    if answer.get("Err") or isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds < 0:
+    if answer.get("Err") or isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        return None
+    if not 0 <= seconds <= RTT_MAX_S:
         return None
     if answer.get("PeerRelay"):
         return Path("peer-relay", "", float(seconds))
@@ -174,7 +179,7 @@ class PathWatch:
                 "kind": head.path.kind,
                 "relay": head.path.relay,
                 "rtt_s": round(head.path.rtt_s, 6),
-                "age_s": round(max(0.0, now_s - head.at_s), 1),
+                "age_s": round(min(max(0.0, now_s - head.at_s), AGE_MAX_S), 1),
             }
         return report
 
@@ -196,7 +201,7 @@ class PathWatch:
         else:
             pause_s = self._backoff.next_s()
         with self._lock:
-            if path is not None or self._head is None:  # else the last one stays, and its age tells
+            if path is not None or self._head is None:  # else keep the last one, whose age grows
                 self._head = Measured(path, self._monotonic())
             self._next_head_s = self._monotonic() + pause_s
 

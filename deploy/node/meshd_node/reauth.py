@@ -1,5 +1,5 @@
-"""Logs in again, with the stored auth key or one that the head sends: new node key, same machine key, so the same device
-and address. The agent removes a key for one login afterwards.
+"""Logs in again, with the stored auth key or one that the head sends: new node key, same machine key, so the same
+device and address. The agent removes a key for one login afterwards.
 
 The login runs in a process of its own, so that neither a restart of the agent nor a dropped link can interrupt it. A
 file keeps the result with the attempt's name: a repeated request for an attempt does not log in again.
@@ -25,7 +25,7 @@ from .console import say
 from .errors import NodeError, NotPossible
 from .files import locked, read_json, write_atomic
 from .handshake import prime_sessions
-from .login import STEP_S, login_errors, device, recover, until_online
+from .login import STEP_S, device, login_errors, recover, until_online
 from .node import Node
 from .parse import version
 from .tailscale import ASK_S, Tailscale, TailscaleFault

@@ -79,8 +79,9 @@ def needed(settings: Settings) -> bool:
 
 def text(lines: Mapping[str, str]) -> str:
     """A file of settings."""
-    return "# This machine alone, by meshd-node: the kernel does not allow what the head's settings ask for.\n" + "".join(
-        f"{key}={value}\n" for key, value in sorted(lines.items())
+    return (
+        "# This machine alone, by meshd-node: the kernel does not allow what the head's settings ask for.\n"
+        + "".join(f"{key}={value}\n" for key, value in sorted(lines.items()))
     )
 
 
@@ -95,7 +96,7 @@ def _tasks(kernel: Kernel, head: list[str]) -> list[str]:
     if head and not here:
         here = ["task/affinity"]
     here = [one for one in here if kernel.affinity or _short(one) != "affinity"]
-    return here or head and ["task/none"]
+    return here or (head and ["task/none"])
 
 
 def _limits_memory(head: Mapping[str, str]) -> bool:

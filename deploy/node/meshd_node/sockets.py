@@ -31,5 +31,7 @@ def uid_in(table: str, inode: int) -> int | None:
         if mine[INODE] == str(inode):
             ends = (mine[REMOTE], mine[LOCAL])
             # inode 0: without a process the kernel shows the user 0
-            return next((int(row[UID]) for row in rows if (row[LOCAL], row[REMOTE]) == ends and row[INODE] != "0"), None)
+            return next(
+                (int(row[UID]) for row in rows if (row[LOCAL], row[REMOTE]) == ends and row[INODE] != "0"), None
+            )
     return None

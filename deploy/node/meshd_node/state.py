@@ -69,7 +69,7 @@ def load(path: Path, token_path: Path) -> State:
 
 
 def save(path: Path, token_path: Path, state: State) -> None:
-    """Save the state durably, the token first, since the rest is useless without it. A machine that left keeps no token.
+    """Save the state durably, the token first: the rest is useless without it. A machine that left keeps no token.
 
     Raises:
         OSError: it cannot be written; the old state is still there.

@@ -74,7 +74,8 @@ class Tailscale:
         """
         try:
             return all(
-                not self._ask("POST", f"ping?ip={address}&type={kind}", within_s).get("Err") for kind in ("disco", "TSMP")
+                not self._ask("POST", f"ping?ip={address}&type={kind}", within_s).get("Err")
+                for kind in ("disco", "TSMP")
             )
         except TailscaleFault:
             return False
@@ -118,7 +119,7 @@ class Tailscale:
 
 
 def flags(prefs: dict[str, Any]) -> list[str]:
-    """The flags for the present settings: `tailscale up` refuses to run when a setting other than its default is missing.
+    """The flags for the present settings: `tailscale up` refuses to run when one that is not the default is missing.
 
     Source: tailscale 1.102 cmd/tailscale/cli/up.go, without settings that a node cannot have.
 

@@ -16,8 +16,8 @@ from .errors import ToolFailed, ToolHangs, ToolMissing, ToolTimeout
 
 OUTPUT_MAX = 1024 * 1024
 KILL_WAIT_S = 0.5
-"""How long to wait for a killed program. A program in state D (waiting for a dead GPU or disk) ends only when the device
-answers; no signal reaches it."""
+"""How long to wait for a killed program. A program in state D (waiting for a dead GPU or disk) ends only when the
+device answers; no signal reaches it."""
 _SBIN = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

@@ -49,6 +49,8 @@ PONG = {"IP": HEAD, "NodeIP": HEAD, "NodeName": "head", "Err": "", "LatencySecon
         ({"Endpoint": "10.78.0.1:20001", "LatencySeconds": None}, None),
         ({"Endpoint": "10.78.0.1:20001", "LatencySeconds": True}, None),
         ({"Endpoint": "10.78.0.1:20001", "LatencySeconds": -1}, None),
+        ({"Endpoint": "10.78.0.1:20001", "LatencySeconds": 61}, None),
+        ({"Endpoint": "10.78.0.1:20001", "LatencySeconds": float("nan")}, None),
     ],
 )
 def test_what_an_answer_tells(changes: dict[str, Any], path: tuple[str, str] | None) -> None:
@@ -173,6 +175,8 @@ def test_silence_leaves_the_last_measurement_whose_age_tells(watched: Watched) -
     watched.tailscaled.close()
     watched.looks(60)
     assert watched.report().head is not None, "a tailscaled that does not run raises nothing"
+    watched.now_s += 1e9
+    assert watched.report().head is not None, "the head accepts the age"
 
 
 def test_peers_are_asked_in_turn_and_seldom(watched: Watched) -> None:
