@@ -1,5 +1,5 @@
 /* close() may wait: for a socket with SO_LINGER whose bytes nobody takes, for as long as its program likes. The same is
- * true of a descriptor that lies in the queue of a unix socket that is closed. Only a process that exits waits for nobody
+ * true of a descriptor that lies in the queue of a unix socket that is closed. Only a process that exits does not wait
  * (PF_EXITING in inet_release, net/ipv4/af_inet.c). So a child takes copies of what is to be closed: then it is not the
  * last that meshnetd closes, and the child exits. */
 #include "bury.h"

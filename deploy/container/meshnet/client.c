@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Nothing here may come back to the functions that the library replaces: all calls are made directly. */
+/* Nothing here may call the functions that the library replaces: all system calls are direct. */
 
 /* For the whole of a dial that is not held by the kernel: longer than tailscaled's own limit of 5 s. */
 enum { DIAL_MS = 15000 };
@@ -38,7 +38,7 @@ static int dial(long long end_ms) {
   if (fd < 0) return -1;
   struct sockaddr_un where = {.sun_family = AF_UNIX, .sun_path = MN_DIRECTORY "/" MN_SOCKET_NAME};
   while (syscall(SYS_connect, fd, &where, sizeof where) != 0) {
-    /* EAGAIN: as many wait already as meshnetd lets. A unix socket cannot be polled for that. */
+    /* EAGAIN: meshnetd's queue is full. A unix socket cannot be polled for that. */
     struct timespec pause = {.tv_nsec = 2000000};
     if (errno != EINTR && (errno != EAGAIN || now_ms() >= end_ms)) {
       int why = errno;
@@ -79,7 +79,7 @@ static bool receive(int fd, struct mn_reply *reply, long long end_ms) {
   }
 }
 
-/* Send a request. The connection on which the replies come; -1 with errno: what kept this process from asking, or
+/* Send a request. Returns the connection on which the replies come; -1 with errno: this process's own limit, or
  * ENETDOWN. */
 static int begin(struct mn_request *request, int passed) {
   request->magic = MN_MAGIC;

@@ -1,4 +1,4 @@
-/* connect, and the error of one: what goes out. */
+/* connect, and getsockopt(SO_ERROR), which returns the error of a failed connect. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -38,7 +38,7 @@ static int bind_to(int fd, int family, uint32_t ip, in_port_t port) {
   return mn_real()->bind(fd, (struct sockaddr *)&sa, len);
 }
 
-/* meshnetd ends an attempt that failed by disconnecting the socket, which the kernel tells as ECONNRESET. */
+/* meshnetd ends an attempt that failed by disconnecting the socket, which the kernel reports as ECONNRESET. */
 static int true_error(int fd, int error) {
   if (error != ECONNRESET && error != ECONNABORTED) return error;
   int why = mn_ask_result(mn_socket_cookie(fd));
@@ -52,8 +52,8 @@ static int pending_error(int fd) {
   return error;
 }
 
-/* The outcome of the kernel's connect, in its true words. Where a socket is ended while connect waits, kernels say
- * ECONNRESET, EPIPE or EINPROGRESS, by their age and the socket's time-out. */
+/* The outcome of the kernel's connect, with the true errno. Where a socket is ended while connect waits, kernels return
+ * ECONNRESET, EPIPE or EINPROGRESS, by their version and the socket's time-out. */
 static int outcome(int fd, int rc) {
   if (rc == 0) return 0;
   int error = errno;
@@ -108,7 +108,7 @@ static int connect_over(int fd, int family, const struct mn_address *to) {
                                           : connect_to(fd, family, INADDR_LOOPBACK, htons(MN_HOLD_PORT)));
 }
 
-/* Connect to a port of this machine, by its own tailnet address. */
+/* Connect to a port of this machine through its own tailnet address. */
 static int connect_own(int fd, int family, const struct mn_address *to) {
   uint32_t source = to->family == 6 ? MN_OWN6_SOURCE : MN_OWN4_SOURCE;
   struct mn_address name;
@@ -125,7 +125,7 @@ static int connect_own(int fd, int family, const struct mn_address *to) {
   return connect_to(fd, family, INADDR_LOOPBACK, to->port);
 }
 
-/* What is not TCP does not leave the machine: tailscaled's proxy carries nothing else. */
+/* Only TCP leaves the machine: tailscaled's proxy carries nothing else. */
 static int connect_other(int fd, int family, const struct mn_address *to) {
   struct mn_self self = mn_self();
   if (!mn_is_own(&self, to)) return fail(ENETUNREACH);

@@ -12,7 +12,7 @@
 enum diag_result {
   DIAG_FOUND,
   DIAG_NONE,    /* there is no such socket */
-  DIAG_UNKNOWN, /* the kernel does not tell */
+  DIAG_UNKNOWN, /* the kernel does not answer */
 };
 
 struct diag {
@@ -25,7 +25,7 @@ struct diag {
 enum diag_result diag_find(const struct mn_address *from, const struct mn_address *to, struct diag *out);
 
 /* Call with the address of each socket in SYN_SENT to a port of 127.0.0.1 (network order); IPv6 sockets that use IPv4
- * too. False where the kernel does not tell. */
+ * too. False where the kernel does not answer. */
 bool diag_connecting(in_port_t port, void (*found)(const struct mn_address *from));
 
 #endif

@@ -25,7 +25,7 @@ enum {
   DIALS_MAX_OF_UID = 4096,
   PENDING_MAX = 2048,
   PENDING_MAX_OF_UID = 1024,
-  /* Kept free for root: slurmd goes on whatever users do. */
+  /* Reserved for root: users must not stop slurmd from connecting. */
   ROOTS = 256,
   /* tailscaled gives a destination 5 s. */
   SOCKS_LIMIT_MS = 4900,
@@ -33,7 +33,7 @@ enum {
   CHECK_MS = 2000,
   /* How long a socket that was handed over may take to begin its connect, and to open. */
   HELD_MS = 5000,
-  /* It begins at once, so look soon, and then less and less often. */
+  /* Most begin at once: check soon, then at growing intervals. */
   LOOK_FIRST_MS = 1,
   LOOK_MAX_MS = 64,
   CHECKED_FOR_MS = 2000,
@@ -57,7 +57,7 @@ struct dial {
   unsigned char reply[MN_SOCKS_REPLY_MAX];
   size_t reply_len;
   bool own;  /* the destination is this machine: no proxy between */
-  int error; /* the outcome, once it is bad */
+  int error; /* why it failed; 0: it has not failed */
   bool dialled;
   bool relaying;
   struct relay relay;
@@ -68,7 +68,7 @@ static struct dial *dials;
 static unsigned dial_count, pending_count;
 static struct recent_table sockets;
 
-/* Destinations that tailscaled has known lately. */
+/* Destinations that a peer had, by tailscaled's last answer. */
 static struct {
   struct mn_address ip;
   int64_t until_ms;
@@ -77,7 +77,7 @@ static struct {
 
 void dial_settings(struct dial_settings settings) { set = settings; }
 
-/* What is connected is known as long as it is. What was, and what failed, is remembered for a while. */
+/* The destination of an open connection is always known, that of a closed or failed one for a while. */
 const struct mn_address *dial_destination(uint64_t cookie) {
   const struct recent *place = recent_find(&sockets, cookie);
   if (place) return &place->address;
@@ -103,7 +103,7 @@ static void unlink_dial(struct dial *dial) {
   if (dial->next) dial->next->link = dial->link;
 }
 
-/* All but the relay is over. */
+/* End everything but the relay. */
 static void no_longer_pending(struct dial *dial) {
   if (dial->asking) query_cancel(&dial->query);
   dial->asking = false;
@@ -131,7 +131,7 @@ static void look_again(struct dial *dial) {
   loop_after(&dial->timer, dial->look_ms);
 }
 
-/* End the program's socket with the error, as soon as it is there to be ended. */
+/* End the program's socket with the error, once it has begun its connect. */
 static void try_to_end(struct dial *dial) {
   int state = hold_state(dial->held);
   if (state == TCP_CLOSE && loop_now_ms() < dial->give_up_ms) return look_again(dial);
@@ -168,7 +168,7 @@ static void no_delay(int fd) {
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
 }
 
-/* The tailscaled that runs; 0: not known. What one has said does not hold for the next. */
+/* The process of tailscaled; 0: not known. Answers of an earlier process do not count. */
 static pid_t tailscaled_pid(void) {
   struct ucred tailscaled;
   return localapi_process(&tailscaled) ? tailscaled.pid : 0;
@@ -186,7 +186,7 @@ static void begin_relay(struct dial *dial, int inner) {
   if (!relay_start(&dial->relay, inner, outer)) drop(dial);
 }
 
-/* Connected; the program may have said its last already. */
+/* Connected; the program may have shut its side down already. */
 static bool is_open(int fd) {
   int state = hold_state(fd);
   return state == TCP_ESTABLISHED || state == TCP_CLOSE_WAIT;
@@ -203,11 +203,11 @@ static void opened(struct watch *watch, uint32_t events) {
   begin_relay(dial, loop_release(watch));
 }
 
-/* Open the program's socket, as soon as it is there to be opened. */
+/* Open the program's socket, once it has begun its connect. */
 static void try_to_open(struct dial *dial) {
   int state = hold_state(dial->held);
   if (state == TCP_CLOSE && loop_now_ms() < dial->give_up_ms) return look_again(dial);
-  if (state != TCP_SYN_SENT) return drop(dial); /* the program has thought better of it */
+  if (state != TCP_SYN_SENT) return drop(dial); /* the program has given up */
   int fd = hold_open(dial->held);
   if (fd < 0) return fail(dial, errno == EMFILE || errno == ENFILE ? ENOBUFS : errno); /* not the program's own limit */
   if (is_open(fd)) return begin_relay(dial, fd);
@@ -238,8 +238,8 @@ void dial_accepted(int fd, const struct mn_address *from) {
   close(fd);
 }
 
-/* Any user may listen on the proxy's port while tailscaled starts again. What has answered has been accepted, so the kernel
- * knows by whom. */
+/* Any user may listen on the proxy's port while tailscaled starts again. A connection that got an answer is
+ * accepted, so the kernel knows by which process. */
 static bool is_tailscaleds(int socks) {
   struct sockaddr_storage sa;
   struct mn_address here, proxy = mn_ipv4(INADDR_LOOPBACK, set.socks_port);
@@ -333,8 +333,8 @@ static bool was_checked(const struct mn_address *ip) {
   return checked[i].until_ms > loop_now_ms() && mn_same_ip(&checked[i].ip, ip) && checked[i].by == tailscaled_pid();
 }
 
-/* tailscaled sends what is for nobody of the tailnet over the machine's own network: that must not happen, so it is
- * asked first. */
+/* tailscaled sends connections to addresses of no peer over the machine's own network. That must not happen, so
+ * meshnetd asks it for the peer first. */
 static void check_done(struct query *query, int status, const char *body, size_t len) {
   struct dial *dial = MEMBER_OF(query, struct dial, query);
   struct mn_self found;

@@ -24,7 +24,7 @@ static void say_words(const char *format, va_list words) {
   if ((size_t)len > sizeof line - 2) len = (int)sizeof line - 2;
   line[len] = '\n';
   ssize_t done = write(STDERR_FILENO, line, (size_t)len + 1);
-  (void)done; /* a log that cannot be written cannot be told of either */
+  (void)done; /* nowhere to report it */
 }
 
 void say(const char *format, ...) {

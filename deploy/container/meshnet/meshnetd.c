@@ -110,8 +110,8 @@ static void serve(const char *directory, unsigned socks_port, unsigned wanted) {
   unlink(path);
 }
 
-/* Its own connections are the kernel's, also where /etc/ld.so.preload has the library loaded into it. The library looks
- * when it is loaded. */
+/* meshnetd's own connections must be the kernel's, also where /etc/ld.so.preload loads the library into it. The library
+ * reads MESHNET when it is loaded. */
 static void leave_library(char **argv) {
   const char *word = getenv("MESHNET");
   if (word && strcmp(word, "off") == 0) return;

@@ -1,4 +1,4 @@
-/* accept, getpeername, getsockname: who is at the ends of a connection. */
+/* accept, getpeername, getsockname: the addresses at the ends of a connection. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -36,14 +36,14 @@ static bool lookup(int fd, const struct mn_address *from, const struct mn_addres
   if (mn_ask_peer(cookie, from, to, &reply)) {
     *peer = (struct mn_peer){.known = true, .address = reply.address, .address6 = reply.address6};
   } else if (reply.magic != MN_MAGIC || reply.error) {
-    return false; /* another time, perhaps */
+    return false; /* not known now: the next call asks again */
   }
   if (cookie) mn_peers_keep(cookie, peer);
   return peer->known;
 }
 
-/* The tailnet address of the peer of a TCP socket whose kernel says that it is `to`. False when it is as the kernel
- * says. */
+/* The tailnet address of the peer of a TCP socket, whose address is `to` for the kernel. False when `to` is the true
+ * one. / */
 static bool true_peer(int fd, const struct mn_address *to, int form, struct mn_address *out) {
   struct mn_address from;
   struct mn_peer peer;

@@ -7,7 +7,7 @@
 #include "hold.h"
 #include "loop.h"
 
-/* The first kernel's answer is changed by what is done about it: look first, act then. */
+/* Ending a socket changes the list that the kernel is sending: read first, then act. */
 enum { AT_ONCE = 1024 };
 
 static struct mn_address found[AT_ONCE];

@@ -2,7 +2,7 @@
 #ifndef MESHNET_ORPHANS_H
 #define MESHNET_ORPHANS_H
 
-/* End them: nobody else would before their kernel gives up, after two minutes. */
+/* End them. Otherwise they would wait until the kernel gives up, after two minutes. */
 void orphans_end(void);
 
 #endif

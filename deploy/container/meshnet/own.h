@@ -4,7 +4,7 @@
 
 #include "address.h"
 
-/* Ask tailscaled again and again, and write what it says to a file. */
+/* Ask tailscaled at intervals, and write the addresses to a file. */
 void own_start(const char *path);
 const struct mn_self *own_addresses(void);
 

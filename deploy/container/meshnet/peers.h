@@ -8,7 +8,7 @@
 #include "address.h"
 
 struct mn_peer {
-  bool known;                /* whether anybody of the tailnet is there */
+  bool known;                /* whether it is a machine of the tailnet */
   struct mn_address address; /* IPv4; family 0: none. Port 0: the one that the kernel tells */
   struct mn_address address6;
 };

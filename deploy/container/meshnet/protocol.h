@@ -1,6 +1,5 @@
-/* What libmeshnet and meshnetd say to each other: one request and one reply of fixed size for each connection to
- * MN_SOCKET (SOCK_SEQPACKET). Both are of this machine, so numbers have its byte order; ports and addresses have the
- * network's. */
+/* The protocol between libmeshnet and meshnetd: one request and one reply of fixed size for each connection to
+ * meshnetd's socket (SOCK_SEQPACKET). Numbers have the machine's byte order; ports and addresses have the network's. */
 #ifndef MESHNET_PROTOCOL_H
 #define MESHNET_PROTOCOL_H
 
@@ -14,8 +13,8 @@
 /* The port on 127.0.0.1 to which a socket connects in place of a tailnet address. */
 #define MN_HOLD_PORT 1056
 
-/* The library's patience with meshnetd, in ms: for a place, and for the true peer of a connection. meshnetd itself
- * answers within MN_LOOKUP_MS, also when tailscaled does not. */
+/* How long the library waits for meshnetd, in ms: for an accepted request, and for the true peer of a connection.
+ * meshnetd itself answers within MN_LOOKUP_MS, also when tailscaled does not. */
 #define MN_PLACE_MS 2000
 #define MN_LOOKUP_MS 1500
 #define MN_PEER_MS 2000

@@ -10,7 +10,7 @@ struct recent {
   uint64_t cookie;
   uint64_t used;      /* when it was last written, counted in writes; 0: free */
   int error;          /* why its last connect failed; 0: it did not */
-  bool nobody;        /* nobody of the tailnet is there */
+  bool nobody;        /* it is no machine of the tailnet */
   struct mn_address address;
   struct mn_address address6;
 };

@@ -15,12 +15,12 @@
 enum {
   PIPES_KEPT = 64,
   PIPE_SIZE = 256 * 1024,
-  /* What one connection may move before the others have their turn. */
+  /* Bytes that one connection may move before the others are served. */
   TURN = 4 * 1024 * 1024,
-  /* tailscaled's proxy ends both directions when either ends. So the end of what a program says is kept back while it
-   * still listens, until nothing more has come for so long. */
+  /* tailscaled's proxy ends both directions when either ends. So the relay delays the end of a program's data while the
+   * program still reads, until nothing has come for this long. */
   QUIET_MS = 10000,
-  /* A program that closes its socket sends the end just before the kernel shows it closed. */
+  /* When a program closes its socket, the end arrives just before the kernel shows the socket as closed. */
   LOOK_FIRST_MS = 2,
   LOOK_MAX_MS = 500,
 };
@@ -55,7 +55,7 @@ static void put_pipe(struct flow *flow) {
   flow->in_pipe = 0;
 }
 
-/* Move what there is. The bytes that came; -1 when the connection is broken. */
+/* Move what there is. Returns the bytes read; -1 when the connection is broken. */
 static ssize_t pump(struct flow *flow, int from, int to) {
   size_t moved = 0;
   while (moved < TURN) {
@@ -83,8 +83,8 @@ static ssize_t pump(struct flow *flow, int from, int to) {
   return (ssize_t)moved;
 }
 
-/* Whether closing a socket is an error for its peer. It is until the relay has come to a good end: so it is too when
- * meshnetd is killed. */
+/* Whether a close resets the connection. It does until the relay has ended well, so it also does when meshnetd is
+ * killed. */
 static void reset_on_close(int fd, bool yes) {
   struct linger linger = {.l_onoff = yes, .l_linger = 0};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
@@ -103,7 +103,7 @@ static void finish(struct relay *relay, bool broken) {
 
 void relay_abort(struct relay *relay) { finish(relay, true); }
 
-/* Whether the program has closed its socket, rather than said only its last. */
+/* Whether the program has closed its socket, and not only shut its side down. */
 static bool program_is_gone(int inner) {
   struct sockaddr_storage sa;
   struct mn_address from, to;
@@ -115,7 +115,7 @@ static bool program_is_gone(int inner) {
   return diag_find(&from, &to, &found) != DIAG_FOUND || found.inode == 0;
 }
 
-/* Tell the tailnet that the program has said its last, or keep it back. */
+/* Pass the end of the program's data on to the tailnet, or delay it. */
 static void end_out(struct relay *relay) {
   if (!relay->half_close && !relay->in.ended && !program_is_gone(relay->inner.fd)) {
     if (loop_now_ms() - relay->last_ms < QUIET_MS) {
@@ -127,7 +127,7 @@ static void end_out(struct relay *relay) {
     relay->reset = true;
   }
   shutdown(relay->outer.fd, SHUT_WR);
-  relay->out.told = true;
+  relay->out.passed_on = true;
 }
 
 /* Move both ways, and pass ends on. */
@@ -136,15 +136,15 @@ static void turn(struct relay *relay) {
   ssize_t in = out < 0 ? -1 : pump(&relay->in, relay->outer.fd, relay->inner.fd);
   if (out < 0 || in < 0) return finish(relay, true);
   if (in > 0) relay->last_ms = loop_now_ms();
-  if (relay->in.ended && !relay->in.told && relay->in.in_pipe == 0) {
-    relay->in.told = true;
+  if (relay->in.ended && !relay->in.passed_on && relay->in.in_pipe == 0) {
+    relay->in.passed_on = true;
     if (relay->reset) return finish(relay, false);
     /* A tailscaled that was killed ends its connections as if their peers had. */
     if (relay->proxy && !process_runs(relay->proxy)) return finish(relay, true);
     shutdown(relay->inner.fd, SHUT_WR);
   }
-  if (relay->out.ended && !relay->out.told && relay->out.in_pipe == 0) end_out(relay);
-  if (relay->in.told && relay->out.told) return finish(relay, false);
+  if (relay->out.ended && !relay->out.passed_on && relay->out.in_pipe == 0) end_out(relay);
+  if (relay->in.passed_on && relay->out.passed_on) return finish(relay, false);
   if (out >= TURN || in >= TURN) loop_after(&relay->timer, 0);
 }
 
@@ -152,7 +152,7 @@ static void again(struct timer *timer) { turn(MEMBER_OF(timer, struct relay, tim
 
 static void ready(struct relay *relay, struct watch *watch, uint32_t events) {
   turn(relay);
-  /* What came before an error has been carried now. A direction that has ended does not see the error by itself. */
+  /* The data before the error is moved now. A direction that has ended does not notice the error itself. */
   int error = 0;
   socklen_t len = sizeof error;
   if (!(events & EPOLLERR) || watch->fd < 0) return;

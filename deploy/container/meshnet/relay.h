@@ -9,8 +9,8 @@
 struct flow {
   int pipe[2];    /* -1: none is needed now */
   size_t in_pipe; /* bytes */
-  bool ended;     /* the source has said its last */
-  bool told;      /* the sink knows */
+  bool ended;     /* the source has shut down */
+  bool passed_on; /* the end is passed on to the sink */
 };
 
 struct relay {

@@ -17,16 +17,17 @@
 enum {
   CLIENTS_MAX = 2048,
   CLIENTS_MAX_OF_UID = 1024,
-  /* Kept free for root. */
+  /* Reserved for root. */
   CLIENTS_OF_ROOT = 256,
-  /* Admitted before the others have their turn. */
+  /* Admitted before other work is done. */
   ADMIT_MAX = 64,
-  /* The kernel's SCM_MAX_FD. One that it has no room for, it closes itself, which may take as long as its sender likes. */
+  /* The kernel's SCM_MAX_FD. One that it has no room for, it closes itself, which may take as long as its sender
+   * likes. */
   PASSED_MAX = 253,
   BACKLOG = 4096,
   /* A client sends its request at once, and waits no longer than this for anything. */
   CLIENT_MS = 20000,
-  /* How long nobody is admitted when descriptors have run out. */
+  /* The pause before the next accept when descriptors have run out. */
   PAUSE_MS = 100,
 };
 
