@@ -5,6 +5,7 @@ A query that fails raises SlurmError: the caller then knows nothing, and must no
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 
@@ -42,6 +43,7 @@ class SlurmClient:
         self._timeout_s = timeout_s
         self._version: SlurmVersion | None = None
         self._slurm_user = "root"
+        self._config: asyncio.Future[str] | None = None
 
     async def version(self) -> SlurmVersion:
         """The version of slurmctld itself. Read again after each failed command: an upgrade may be the cause.
@@ -73,10 +75,14 @@ class SlurmClient:
     async def node_settings(self) -> dict[str, str]:
         """Settings of slurmd that a machine's kernel may not allow, as the running slurmctld has them.
 
+        Callers at the same time share one command: many machines may start slurmd at once.
+
         Raises:
             SlurmError: slurmctld does not answer.
         """
-        return node_settings(await self._call(["scontrol", "show", "config"]))
+        if self._config is None or self._config.done():
+            self._config = asyncio.ensure_future(self._call(["scontrol", "show", "config"]))
+        return node_settings(await asyncio.shield(self._config))
 
     async def capabilities(self) -> SlurmCapabilities:
         """What the running slurmctld can do.

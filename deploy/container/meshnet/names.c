@@ -43,7 +43,7 @@ static bool lookup(int fd, const struct mn_address *from, const struct mn_addres
 }
 
 /* The tailnet address of the peer of a TCP socket, whose address is `to` for the kernel. False when `to` is the true
- * one. / */
+ * one. */
 static bool true_peer(int fd, const struct mn_address *to, int form, struct mn_address *out) {
   struct mn_address from;
   struct mn_peer peer;
