@@ -20,6 +20,8 @@ class Pod:
         memory_mib: memory that it may use.
         ports: TCP ports that reach it from outside, public to private; it is behind NAT.
         address_variable: name of the environment variable that tells its public address; "": none does.
+        names: hosts that it can look up, each with its address; there is no name server.
+        certificate: of a server that it trusts, in PEM; "": as its image.
     """
 
     args: str = ""
@@ -29,6 +31,8 @@ class Pod:
     memory_mib: int = 8192
     ports: Mapping[int, int] = field(default_factory=dict)
     address_variable: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+    certificate: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

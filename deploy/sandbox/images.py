@@ -274,6 +274,16 @@ async def _ensure_packages(suite: str, name: str, packages: Sequence[str]) -> Pa
     return await cache.ensure("layers", f"{suite}{name}", key, build)
 
 
+async def fetch_packages(image: Path, suite: str, packages: Sequence[str], log: Path) -> Path:
+    """Download packages and what an image lacks of what they need; returns the folder of all packages of the suite.
+
+    Raises:
+        CommandError: one could not be downloaded.
+    """
+    await _with_apt("fetch_packages.sh", [image, suite], suite, packages, log)
+    return cache.cache_root() / "debs" / suite
+
+
 async def _with_apt(builder: str, words: Sequence[str | Path], suite: str, packages: Sequence[str], log: Path) -> None:
     """Run a builder with its own words, then what apt needs, then the packages to install."""
     debs = cache.cache_root() / "debs" / suite

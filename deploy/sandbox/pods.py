@@ -66,7 +66,12 @@ def lay_out(spec: MachineSpec, image: MachineImage, place: Place, binds: Sequenc
     (files / "hostname").write_text(f"{hostname}\n")
     (files / "hosts").write_text(
         f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{nat.ADDRESS}\t{hostname}\n"
+        + "".join(f"{address}\t{name}\n" for name, address in pod.names.items())
     )
+    if pod.certificate:
+        trusted = place.folder / "skeleton/etc/ssl/certs/ca-certificates.crt"
+        trusted.parent.mkdir(parents=True)
+        trusted.write_text(pod.certificate)
     # There is no name server: a closed port answers at once where an unreachable one stalls.
     (files / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
     address = {pod.address_variable: place.address} if pod.address_variable else {}

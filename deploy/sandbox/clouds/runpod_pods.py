@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from deploy.sandbox import mirror
 from deploy.sandbox.hypervisor import Pod
 from deploy.sandbox.images import POD, STOCK
 
@@ -21,13 +22,22 @@ def public_port(private: int) -> int:
     return 10000 + private % 50000
 
 
+def is_stock(image: str) -> bool:
+    """Whether an image is one of RunPod's own, which have nothing of ours.
+
+    Args:
+        image: as the create call has it.
+    """
+    return image.startswith("runpod/")
+
+
 def image_kind(image: str) -> str:
     """The end of the name of the sandbox's image that stands for an image of a registry.
 
     Args:
-        image: as the create call has it. RunPod's own have nothing of ours; any other stands for deploy/container's.
+        image: as the create call has it. Any that is not RunPod's stands for deploy/container's.
     """
-    return f"{STOCK}{POD}" if image.startswith("runpod/") else POD
+    return f"{STOCK}{POD}" if is_stock(image) else POD
 
 
 def pod_of(body: Mapping[str, Any], *, pod_id: str, place: str, gpus: int, api_key: str) -> Pod:
@@ -42,6 +52,7 @@ def pod_of(body: Mapping[str, Any], *, pod_id: str, place: str, gpus: int, api_k
     """
     cpus = CPUS_PER_GPU * gpus if gpus else int(body["cpu"].get("vcpuCount", 2))
     memory_gib = MEMORY_GIB_PER_GPU * gpus if gpus else MEMORY_GIB_PER_VCPU * cpus
+    stock = is_stock(str(body["image"]))
     tcp = [int(port.split("/")[0]) for port in body.get("ports", ()) if port.endswith("/tcp")]
     env = {
         "RUNPOD_POD_ID": pod_id,
@@ -60,4 +71,6 @@ def pod_of(body: Mapping[str, Any], *, pod_id: str, place: str, gpus: int, api_k
         memory_mib=memory_gib * 1024,
         ports={public_port(port): port if port <= _SYMMETRIC else public_port(port) for port in tcp},
         address_variable="RUNPOD_PUBLIC_IP",
+        names=mirror.names() if stock else {},
+        certificate=mirror.certificate()[0] if stock else "",
     )
