@@ -21,6 +21,7 @@ class Pod:
         ports: TCP ports that reach it from outside, public to private; it is behind NAT.
         address_variable: name of the environment variable that tells its public address; "": none does.
         names: hosts that it can look up, each with its address; there is no name server.
+        hard_nat: its NAT takes another port for each destination, so that no hole can be made in it (a fault).
         certificate: of a server that it trusts, in PEM; "": as its image.
     """
 
@@ -32,6 +33,7 @@ class Pod:
     ports: Mapping[int, int] = field(default_factory=dict)
     address_variable: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
+    hard_nat: bool = False
     certificate: str = field(default="", repr=False)
 
 

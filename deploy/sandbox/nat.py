@@ -21,7 +21,7 @@ _LINK_LOCAL = "169.254.0.0/16"
 _TIMEOUT_S = 20.0
 
 
-def rules(public: Mapping[int, int]) -> str:
+def rules(public: Mapping[int, int], *, hard: bool = False) -> str:
     """The router's rules for nft(8).
 
     Clouds of pods have no metadata service; the sandbox's serves all machines on the bridge.
@@ -31,6 +31,7 @@ def rules(public: Mapping[int, int]) -> str:
 
     Args:
         public: TCP ports by their number outside, each with its number inside.
+        hard: whether each destination sees another port; else the port stays, where it is free.
     """
     mapped = "".join(
         f'        iifname "host0" tcp dport {outside} dnat to {ADDRESS}:{inside}\n'
@@ -43,7 +44,7 @@ table ip pod {{
 {mapped}    }}
     chain outbound {{
         type nat hook postrouting priority 100;
-        oifname "host0" masquerade
+        oifname "host0" masquerade{" fully-random" if hard else ""}
     }}
     chain through {{
         type filter hook forward priority 0; policy drop;
@@ -61,7 +62,7 @@ table ip pod {{
 """
 
 
-async def put_behind(router: str, pod: str, public: Mapping[int, int]) -> None:
+async def put_behind(router: str, pod: str, public: Mapping[int, int], *, hard: bool) -> None:
     """Make the namespace `pod`, behind NAT in the namespace `router`, which is on the bridge already.
 
     Raises:
@@ -87,4 +88,4 @@ async def put_behind(router: str, pod: str, public: Mapping[int, int]) -> None:
     )
     forward = "echo 1 >/proc/sys/net/ipv4/ip_forward; exec nft -f -"
     enter = ["nsenter", f"--net={NETNS / router}", "--", "sh", "-ec", forward]
-    await proc.run(enter, timeout_s=_TIMEOUT_S, stdin=rules(public).encode())
+    await proc.run(enter, timeout_s=_TIMEOUT_S, stdin=rules(public, hard=hard).encode())

@@ -80,11 +80,12 @@ class Network:
             ],
         )
 
-    async def attach(self, public: Mapping[int, int] | None = None) -> Port:
+    async def attach(self, public: Mapping[int, int] | None = None, *, hard_nat: bool = False) -> Port:
         """Plug in one machine: a namespace with an interface that is up, addressed and routed.
 
         Args:
             public: of a pod, the TCP ports that reach it from outside, public to private; None: not a pod.
+            hard_nat: whether the pod's NAT takes another port for each destination.
 
         Raises:
             RuntimeError: all addresses are taken.
@@ -113,7 +114,7 @@ class Network:
                 ],
             )
             if public is not None:
-                await nat.put_behind(name, port.namespace.name, public)
+                await nat.put_behind(name, port.namespace.name, public, hard=hard_nat)
         except BaseException:
             await self.detach(port)
             raise

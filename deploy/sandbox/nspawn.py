@@ -232,7 +232,8 @@ class NspawnHypervisor:
 
     async def _boot(self, spec: MachineSpec, binds: Sequence[Bind]) -> _Machine:
         folder = self._state / "machines" / spec.name
-        port = await self._network.attach(spec.pod.ports if spec.pod else None)
+        pod = spec.pod
+        port = await (self._network.attach(pod.ports, hard_nat=pod.hard_nat) if pod else self._network.attach())
         machine = None
         try:
             (folder / "disk").mkdir(parents=True)

@@ -23,7 +23,7 @@ async def test_admin_api() -> None:
                 return found
 
         defaults = await call("PUT", "/boot-defaults", {"missing_gpus": 1, "clock_offset_s": 900})
-        assert defaults == {"image": "trixie", "clock_offset_s": 900, "missing_gpus": 1}
+        assert defaults == {"image": "trixie", "clock_offset_s": 900, "missing_gpus": 1, "hard_nat": False}
         await call("PUT", "/boot-defaults", {"nonsense": 1}, 400)
         machine = await launched(rig, provider)
         (row,) = (await call("GET", "/machines?cloud=lambda"))["machines"]

@@ -19,7 +19,7 @@ CLOUD = "runpod"
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def pods(booted: Lab) -> AsyncIterator[Lab]:
     before = booted.cluster.options.providers
-    await booted.enable(CLOUD)
+    await booted.enable("aws", CLOUD)
     yield booted
     await booted.enable(*before)
 
@@ -49,7 +49,7 @@ async def first_process(lab: Lab, machine: str) -> str:
 
 async def test_a_container_that_starts_again_is_the_same_node(mine: Lab, figure: Callable[[str], None]) -> None:
     lab = mine
-    await lab.want(1)
+    await lab.want(1, "--provider", CLOUD)
     before = await one_node(lab)
     (machine,) = lab.alive(CLOUD)
     began = await first_process(lab, before["machine"])
@@ -74,7 +74,7 @@ async def test_a_container_that_starts_again_is_the_same_node(mine: Lab, figure:
 
 async def test_a_pod_with_new_files_is_replaced(mine: Lab) -> None:
     lab = mine
-    await lab.want(1)
+    await lab.want(1, "--provider", CLOUD)
     before = await one_node(lab)
     (machine,) = lab.alive(CLOUD)
     cloud(lab).stop(machine.id)

@@ -22,7 +22,7 @@ STOCK = "runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404"
 async def pods(booted: Lab) -> AsyncIterator[Lab]:
     before = booted.cluster.options
     booted.cluster.options = replace(before, timing={**before.timing, "join_timeout_s": 600.0})
-    await booted.enable("runpod")
+    await booted.enable("aws", "runpod")
     yield booted
     booted.cluster.options = replace(booted.cluster.options, timing=before.timing)
     await booted.enable(*before.providers)
@@ -34,7 +34,7 @@ async def test_a_stock_image_becomes_a_node(pods: Lab, lab: Lab, figure: Callabl
     assert await lab.write_settings(text.replace(OURS, STOCK)) == 0
     async with Mirror(lab.cluster.world.network, await ensure_mirror("trixie")) as archives:
         begun = time.monotonic()
-        await lab.want(1)
+        await lab.want(1, "--provider", "runpod")
         (row,) = (await lab.ready(1, timeout_s=400)).values()
         figure(f"READY {time.monotonic() - begun:.0f} s after the order, {len(archives.asked)} files fetched")
     assert (await lab.srun("nvidia-smi", "-L")).startswith("GPU 0")

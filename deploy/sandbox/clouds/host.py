@@ -13,11 +13,19 @@ from deploy.sandbox.hypervisor import Hypervisor, MachineSpec
 
 @dataclass(frozen=True, slots=True)
 class BootDefaults:
-    """Options for the next machines of all clouds."""
+    """Options for the next machines of all clouds.
+
+    Attributes:
+        image: of machines; a pod's begins with the same suite.
+        clock_offset_s: seconds that their clocks are off.
+        missing_gpus: how many GPUs do not show up.
+        hard_nat: pods get a NAT that takes another port for each destination.
+    """
 
     image: str = "trixie"
     clock_offset_s: int = 0
     missing_gpus: int = 0
+    hard_nat: bool = False
 
 
 class Host:

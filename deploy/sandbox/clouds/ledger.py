@@ -203,7 +203,7 @@ class Ledger:
             clock_offset_s=defaults.clock_offset_s,
             missing_gpus=min(defaults.missing_gpus, machine.gpus),
             labels={"cloud": self.cloud, "id": machine.id},
-            pod=machine.pod,
+            pod=machine.pod and replace(machine.pod, hard_nat=defaults.hard_nat),
         )
 
         def on_up(address: str) -> None:

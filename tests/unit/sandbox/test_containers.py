@@ -70,6 +70,8 @@ def test_only_mapped_ports_come_in() -> None:
     assert "tcp dport 18888 dnat to 172.17.0.2:8888" in rules
     assert rules.count("policy drop") == 2
     assert "dport" not in nat.rules({})
+    assert "masquerade fully-random" in nat.rules({}, hard=True)
+    assert "random" not in nat.rules({})
 
 
 def test_a_pods_groups_are_looked_for_in_all_hierarchies(tmp_path: Path) -> None:
