@@ -652,6 +652,32 @@ def test_programs_without_standard_descriptors(pod: Pod, other: Pod, echo: Serve
     assert json.loads(out.read_text())[0] == [other.ipv4, echo.port]
 
 
+def test_a_tailscaled_that_is_late_still_tells_who_a_peer_is(pod: Pod, other: Pod) -> None:
+    """A busy one takes seconds. Were the peer taken for a local one, slurmd would answer to the wrong place."""
+    code = """
+        import json, socket, sys
+        server = socket.create_server(("0.0.0.0", 0))
+        print(json.dumps(server.getsockname()[1]), flush=True)
+        sys.stdin.readline()
+        kept, peer = server.accept()
+        print(json.dumps([peer[0], kept.getpeername()[0]]), flush=True)
+    """
+    connect = """
+        import socket, sys
+        kept = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+        print(1, flush=True)
+        sys.stdin.readline()
+    """
+    with Program(pod, code) as server:
+        port = server.read()
+        with Program(other, connect, pod.ipv4, port) as client:
+            assert client.read() == 1
+            with stopped(pod):
+                server.go()
+                time.sleep(2.5)
+            assert server.read() == [other.ipv4, other.ipv4]
+
+
 KILLED = """
 import errno, json, select, socket, sys
 s = socket.create_connection((sys.argv[1], int(sys.argv[2])))

@@ -12,6 +12,12 @@
 #include "process.h"
 #include "recent.h"
 
+enum {
+  AGAIN_MS = 100,
+  /* So often tailscaled, which itself looks for 0.2 s, may know nobody. */
+  UNKNOWN_MAX = 3,
+};
+
 static struct recent_table peers;
 
 static void keep(uint64_t cookie, const struct mn_self *found) {
@@ -22,18 +28,47 @@ static void keep(uint64_t cookie, const struct mn_self *found) {
   place->nobody = !found;
 }
 
+static void ask(struct lookup *lookup);
+
+static void ask_again(struct timer *timer) { ask(MEMBER_OF(timer, struct lookup, again)); }
+
+/* The connection is tailscaled's, so somebody of the tailnet is there, except where a program went through its proxy. On a
+ * busy machine tailscaled is late: it answers late, or has connected and not yet noted for whom. */
+static void unanswered(struct lookup *lookup, bool nobody, const char *why) {
+  lookup->unknown += nobody;
+  if (lookup->unknown < UNKNOWN_MAX && loop_now_ms() + AGAIN_MS < lookup->end_ms) {
+    lookup->again.fire = ask_again;
+    return loop_after(&lookup->again, AGAIN_MS);
+  }
+  say_often("meshnetd: tailscaled does not tell who is at 127.0.0.1 port %u: %s", ntohs(lookup->port), why);
+  if (nobody) keep(lookup->cookie, NULL);
+  lookup->done(lookup, nobody ? 0 : EAGAIN, NULL);
+}
+
 static void whois_done(struct query *query, int status, const char *body, size_t len) {
   struct lookup *lookup = MEMBER_OF(query, struct lookup, query);
   struct mn_self found;
-  bool known = status == 200 && mn_whois_addresses(body, len, &found);
   lookup->asking = false;
-  if (known || status == 404) keep(lookup->cookie, known ? &found : NULL);
-  lookup->done(lookup, known || status == 404 ? 0 : EAGAIN, known ? &found : NULL);
+  if (status != 200 || !mn_whois_addresses(body, len, &found)) {
+    return unanswered(lookup, status == 404, status ? "it knows nobody there" : strerror(errno));
+  }
+  keep(lookup->cookie, &found);
+  lookup->done(lookup, 0, &found);
+}
+
+static void ask(struct lookup *lookup) {
+  int64_t left_ms = lookup->end_ms - loop_now_ms();
+  char path[64];
+  snprintf(path, sizeof path, "whois?proto=tcp&addr=127.0.0.1:%u", ntohs(lookup->port));
+  lookup->query.done = whois_done;
+  lookup->asking = query_start(&lookup->query, path, left_ms > 1 ? left_ms : 1);
+  if (!lookup->asking) unanswered(lookup, false, strerror(errno));
 }
 
 void lookup_cancel(struct lookup *lookup) {
   if (lookup->asking) query_cancel(&lookup->query);
   lookup->asking = false;
+  loop_cancel(&lookup->again);
 }
 
 static bool from_memory(struct lookup *lookup) {
@@ -57,8 +92,10 @@ static bool is_foreign(enum diag_result result, const struct diag *peer) {
 
 void lookup_start(struct lookup *lookup, const struct mn_address *from, const struct mn_address *to) {
   struct diag peer = {0};
-  char path[64];
   lookup->asking = false;
+  lookup->unknown = 0;
+  lookup->end_ms = loop_now_ms() + MN_LOOKUP_MS;
+  lookup->port = to->port;
   /* tailscaled connects from 127.0.0.1. The peer's socket is the one at `to`, connected to `from`. */
   enum diag_result result = mn_is_ipv4(to, INADDR_LOOPBACK) ? diag_find(to, from, &peer) : DIAG_NONE;
   lookup->cookie = result == DIAG_FOUND ? peer.cookie : 0;
@@ -67,8 +104,5 @@ void lookup_start(struct lookup *lookup, const struct mn_address *from, const st
     keep(lookup->cookie, NULL);
     return lookup->done(lookup, 0, NULL);
   }
-  snprintf(path, sizeof path, "whois?proto=tcp&addr=127.0.0.1:%u", ntohs(to->port));
-  lookup->query.done = whois_done;
-  if (!query_start(&lookup->query, path, MN_LOOKUP_MS)) return lookup->done(lookup, EAGAIN, NULL);
-  lookup->asking = true;
+  ask(lookup);
 }

@@ -16,8 +16,8 @@
 /* How long the library waits for meshnetd, in ms: for an accepted request, and for the true peer of a connection.
  * meshnetd itself answers within MN_LOOKUP_MS, also when tailscaled does not. */
 #define MN_PLACE_MS 2000
-#define MN_LOOKUP_MS 1500
-#define MN_PEER_MS 2000
+#define MN_LOOKUP_MS 5000
+#define MN_PEER_MS 6000
 
 #define MN_MAGIC 0x4d4e3031u
 
