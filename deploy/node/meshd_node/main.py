@@ -76,6 +76,7 @@ def _run(node: Node, refused_pause_s: float) -> int:
     if not config.get("heads"):
         say(f"{node.paths.join_file} names no head: nothing can be joined", urgent=True)
         return EXIT_FAILED
+    node.stay_up()
     dead_man_s = float(config.get("dead_man_s") or 0.0)
     if not node.tun:
         open_paths(Tailscale(node.paths.tailscaled_socket), [str(head) for head in config["heads"]])

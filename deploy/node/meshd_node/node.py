@@ -64,6 +64,11 @@ class Node:
             return SystemdService(unit, self.systemctl)
         return S6Service(self.paths.pod_services / name)
 
+    def stay_up(self) -> None:
+        """What stage 1 has started, s6 starts also after it lost a supervisor, as S6Service.start has it."""
+        for name in ("meshd-node", "tailscaled"):
+            (self.paths.pod_services / name / "down").unlink(missing_ok=True)
+
     def save(self) -> None:
         """Save the state."""
         states.save(self.paths.state_file, self.paths.node_token, self.state)

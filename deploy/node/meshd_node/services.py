@@ -81,17 +81,23 @@ class S6Service:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        # Whether an s6-supervise that was killed and started anew starts the service.
+        self._down = directory / "down"
 
     def start(self) -> None:
         """Have it run: return when its process exists."""
+        self._down.unlink(missing_ok=True)
         self._svc(START_S, "-wu", "-u")
 
     def start_soon(self) -> None:
         """Let s6 start it, without waiting."""
+        self._down.unlink(missing_ok=True)
         self._svc(0.0, "-u")
 
     def stop(self) -> None:
         """Send SIGTERM, and SIGKILL after 20 s."""
+        if self._directory.is_dir():
+            self._down.touch()
         try:
             self._svc(STOP_S, "-wd", "-d")
         except ToolFailed as error:

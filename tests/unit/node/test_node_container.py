@@ -444,6 +444,27 @@ def test_a_service_of_s6(supervised: Supervised) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_service_is_as_ordered_after_its_supervisor_was_killed(supervised: Supervised, runs: bool) -> None:
+    service = supervised.service
+    service.start()
+    first = supervised.pid()
+    if not runs:
+        service.stop()
+    children = subprocess.run(["pgrep", "-P", str(supervised.scanner.pid)], capture_output=True, text=True, check=True)
+    (supervisor,) = children.stdout.split()
+    for pid in [int(supervisor), *([first] if runs else [])]:
+        os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{supervisor}/cmdline").exists() or not services.supervised(supervised.directory):
+        assert time.monotonic() < deadline, "s6-svscan starts another"
+        time.sleep(0.01)
+    while runs and not service.alive():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert service.alive() == runs
+
+
 def test_a_daemon_that_ignores_the_order_is_killed(supervised: Supervised, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "STOP_S", 0.2)
     supervised.says(f"trap '' TERM\n: >{supervised.directory}/deaf\nwhile :; do sleep 0.05; done")
