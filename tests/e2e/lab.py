@@ -276,10 +276,10 @@ class Lab:
         """
 
         async def may_begin() -> bool:
-            state = (await self.job(job_id))["JobState"]
-            if state == "PENDING":
+            job = await self.job(job_id)
+            if job["Restarts"] != "0" and job["JobState"] == "PENDING":
                 await self.head.run("scontrol", "update", f"JobId={job_id}", "StartTime=now")
-            return state in {"PENDING", "RUNNING", "COMPLETED"}
+            return job["Restarts"] != "0" and job["JobState"] in {"PENDING", "RUNNING", "COMPLETED"}
 
         await self.until(may_begin, f"job {job_id} is queued again")
 

@@ -143,7 +143,7 @@ async def test_a_container_is_started_again(
             return False
 
     await lab.until(again, "the container runs again")
-    await well(fleet, time.monotonic())
+    await well(fleet)
     figure(f"a container that was started again is a node after {time.monotonic() - began:.1f} s")
     assert (await lab.by_slot())[slot]["address"] == address
     await lab.start_again(job)
@@ -154,9 +154,8 @@ async def test_a_container_is_started_again(
 async def test_a_pod_dies_with_a_job(fleet: Fleet, figure: Callable[[str], None]) -> None:
     """The last test: another pod is in the fleet after it."""
     lab = fleet.lab
-    slot, machine = fleet.pods[0], fleet.machines[fleet.pods[0]]
-    job = await lab.sbatch(ONCE, "-w", slot, "--requeue")
-    await lab.running(job)
+    job = await lab.sbatch(ONCE, "--constraint=pod", "--requeue")  # what comes in its place has another slot
+    machine = fleet.machines[await lab.running(job)]
     await lab.timing(no_capacity_cooldown_s=COOLDOWN_S, heartbeat_lost_s=LOST_S)
     await lab.head.shell(
         f"sed -i 's/^SlurmdTimeout=.*/SlurmdTimeout={LOST_S}/' /etc/slurm/slurm.conf; scontrol reconfigure"
