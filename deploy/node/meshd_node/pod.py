@@ -30,7 +30,11 @@ def lay_out(paths: Paths) -> bool:
     # the entry point comes last: where it is, all is
     for path in sorted(found, key=lambda one: one.name == entry.name):
         data = path.read_bytes()
-        write_atomic(paths.pod / path.relative_to(source), data, 0o755 if data.startswith(b"#!") else 0o644)
+        target = paths.pod / path.relative_to(source)
+        write_atomic(target, data, 0o755 if data.startswith(b"#!") else 0o644)
+        for directory in target.parents:  # by any umask: every program loads the libraries
+            if paths.pod.parent in (directory, *directory.parents):
+                directory.chmod(0o755)
     return entry.exists()
 
 
@@ -57,5 +61,5 @@ def build(paths: Paths, report: Callable[[str], None] = lambda _text: None) -> N
         say(f"compiling {', '.join(names)}")
         run(["make", "--silent", "-C", str(sources), *names], COMPILE_S)
         for name in names:
-            (sources / name).chmod(0o755)  # by any umask: every program loads the libraries
+            (sources / name).chmod(0o755)
             (sources / name).replace(paths.pod / name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import zipfile
 from pathlib import Path
@@ -23,10 +24,15 @@ def test_what_the_agent_brings_compiles_without_a_warning(tmp_path: Path, monkey
     (tmp_path / "usr/include/stdlib.h").touch()  # else the agent installs libc6-dev
     monkeypatch.setenv("CFLAGS", "-Werror")
     paths = Paths(tmp_path)
-    pod.build(paths)
+    before = os.umask(0o077)  # the agent's
+    try:
+        pod.build(paths)
+    finally:
+        os.umask(before)
     built = [paths.pod / name for names in pod.BUILT.values() for name in names]
     assert {path.read_bytes()[:4] for path in built} == {b"\x7fELF"}
-    assert {path.stat().st_mode & 0o777 for path in built} == {0o755}
+    folders = [paths.pod.parent, paths.pod, paths.pod / "service/slurmd"]
+    assert {path.stat().st_mode & 0o777 for path in [*built, *folders]} == {0o755}
 
 
 def test_addresses_answers_and_tables(tmp_path: Path) -> None:
