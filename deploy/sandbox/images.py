@@ -4,7 +4,7 @@ An image is a stack of directories, topmost first, which overlayfs joins when a 
 
     [head]      the virtual environment of meshd's dependencies (the head only)
     config      units and cloud-init's settings (not in images of pods)
-    [pod]       the files of deploy/container, and a veil over systemd and cloud-init (images of the name SUITE-pod)
+    [pod]       the files of deploy/container, with systemd and cloud-init hidden (images of the name SUITE-pod)
     hardware    stand-ins for GPUs and a wrong clock
     tailscale   the tailscale binaries
     [s6]        the packages of a pod that the base lacks (images of the name SUITE-pod)
@@ -16,17 +16,15 @@ The image SUITE-stock-pod has nothing of that. It is like those that a cloud off
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
-import stat
 import tempfile
 import tomllib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.sandbox import cache, debian, gotools, proc, wheels
+from deploy.sandbox import cache, debian, gotools, pod_layer, proc, trees, wheels
 from deploy.sandbox.isolate import in_own_namespaces
 from deploy.sandbox.progress import step
 
@@ -48,11 +46,6 @@ TORCH_PACKAGES = ("python3-torch", "openmpi-bin", "python3-mpi4py")
 
 _HERE = Path(__file__).resolve().parent
 _IMAGE = _HERE / "image"
-_CONTAINER = _HERE.parent / "container"
-POD_FILES = "usr/lib/meshd/pod"
-COPIED = {"entrypoint", "has-tun", "log", "service", "stop"}
-"""Files and directories of deploy/container that its Dockerfile copies to `POD_FILES`."""
-BUILT = {"meshnet": ("libmeshnet.so", "meshnetd"), "slurmconf": ("libslurmconf.so",)}
 PYPROJECT = _HERE.parents[1] / "pyproject.toml"
 SDKS = ("aws", "gce")
 """The extras that the head gets: the SDKs of the clouds that have one."""
@@ -106,22 +99,6 @@ MASKED = [
     "systemd-tmpfiles-clean.timer",
     "systemd-update-done.service",
 ]
-
-VEILED = (
-    *("etc/cloud", "etc/systemd", "usr/lib/systemd", "usr/bin/cloud-init", "usr/bin/dbus-daemon"),
-    *("usr/bin/journalctl", "usr/bin/loginctl", "usr/bin/systemctl", "usr/bin/systemd-run", "usr/bin/systemd-tmpfiles"),
-    *("usr/sbin/halt", "usr/sbin/init", "usr/sbin/poweroff", "usr/sbin/reboot", "usr/sbin/shutdown"),
-    *("usr/sbin/slurmctld", "var/lib/cloud"),
-)
-"""What the base has and no image of a pod does."""
-
-_DEMO_ID = 1000
-_DEMO = {
-    "passwd": f"demo:x:{_DEMO_ID}:{_DEMO_ID}:A user of the cluster:/home/demo:/bin/bash\n",
-    "group": f"demo:x:{_DEMO_ID}:\n",
-    "shadow": "demo:!::0:99999:7:::\n",
-}
-"""The user that systemd-sysusers makes on machines that boot it."""
 
 _STOCK_ENTRYPOINT = ("/opt/nvidia/nvidia_entrypoint.sh",)
 _STOCK_COMMAND = ("/start.sh",)
@@ -183,8 +160,8 @@ async def ensure_image(name: str) -> MachineImage:
     stand_ins = (await _ensure_hardware(), await gotools.ensure_tailscale())
     if not pod:
         return MachineImage(name, (await _ensure_config(), *stand_ins, *more, base))
-    layers = (await ensure_pod_layer(base), *stand_ins, await ensure_s6_layer(suite), *more, base)
-    return MachineImage(name, layers, entrypoint=(f"/{POD_FILES}/entrypoint",))
+    layers = (await pod_layer.ensure(base), *stand_ins, await ensure_s6_layer(suite), *more, base)
+    return MachineImage(name, layers, entrypoint=(f"/{pod_layer.FILES}/entrypoint",))
 
 
 async def ensure_head_image(pyproject: Path) -> MachineImage:
@@ -237,10 +214,10 @@ async def _ensure_stock_config() -> Path:
     files = _IMAGE / "stock"
 
     async def build(root: Path) -> None:
-        _copy(files, root, mode=0o755)
+        trees.copy(files, root, mode=0o755)
 
     return await cache.ensure(
-        "layers", "stock", cache.recipe_key(Path(__file__).read_bytes(), *_contents(files)), build
+        "layers", "stock", cache.recipe_key(Path(__file__).read_bytes(), *trees.contents(files)), build
     )
 
 
@@ -251,13 +228,7 @@ async def ensure_torch_layer(suite: str) -> Path:
 
 async def ensure_s6_layer(suite: str) -> Path:
     """The layer with the packages of a pod that the base of a suite lacks."""
-    return await _ensure_packages(suite, "-s6", [name for name in pod_packages() if name not in PACKAGES])
-
-
-def pod_packages() -> list[str]:
-    """The packages that the container's own list names."""
-    lines = (_CONTAINER / "packages").read_text().splitlines()
-    return [line for line in lines if line and not line.startswith("#")]
+    return await _ensure_packages(suite, "-s6", [name for name in pod_layer.packages() if name not in PACKAGES])
 
 
 async def _ensure_packages(suite: str, name: str, packages: Sequence[str]) -> Path:
@@ -303,10 +274,10 @@ async def _with_apt(builder: str, words: Sequence[str | Path], suite: str, packa
 
 async def _ensure_config() -> Path:
     files = _IMAGE / "files"
-    parts = [Path(__file__).read_bytes(), *_contents(files)]
+    parts = [Path(__file__).read_bytes(), *trees.contents(files)]
 
     async def build(root: Path) -> None:
-        _copy(files, root)
+        trees.copy(files, root)
         units = root / "etc/systemd/system"
         for unit in MASKED:
             (units / unit).symlink_to("/dev/null")
@@ -319,10 +290,10 @@ async def _ensure_config() -> Path:
 
 async def _ensure_hardware() -> Path:
     files, shift = _IMAGE / "hardware", _IMAGE / "clockshift.c"
-    parts = [Path(__file__).read_bytes(), shift.read_bytes(), _NVIDIA_SMI_OUTPUT.read_bytes(), *_contents(files)]
+    parts = [Path(__file__).read_bytes(), shift.read_bytes(), _NVIDIA_SMI_OUTPUT.read_bytes(), *trees.contents(files)]
 
     async def build(root: Path) -> None:
-        _copy(files, root)
+        trees.copy(files, root)
         data = root / "usr/share/sandbox"
         data.mkdir(parents=True)
         shutil.copyfile(_NVIDIA_SMI_OUTPUT, data / "nvidia-smi-q.xml")
@@ -331,74 +302,6 @@ async def _ensure_hardware() -> Path:
         await proc.run(["cc", "-O2", "-shared", "-fPIC", "-o", library / "clockshift.so", shift, "-ldl"], timeout_s=60)
 
     return await cache.ensure("layers", "hardware", cache.recipe_key(*parts), build)
-
-
-async def ensure_pod_layer(base: Path) -> Path:
-    """The layer that makes an image a pod's: what the Dockerfile copies and builds, and what is hidden of the base.
-
-    Args:
-        base: the lowest layer, whose users it keeps.
-    """
-    parts = [
-        Path(__file__).read_bytes(),
-        base.name.encode(),
-        *_contents(_CONTAINER, {name for names in BUILT.values() for name in names}),
-    ]
-
-    async def build(root: Path) -> None:
-        await _lay_out_pod(root)
-        for path in VEILED:
-            if (base / path).exists() or (base / path).is_symlink():
-                (root / path).parent.mkdir(parents=True, exist_ok=True)
-                # To overlayfs this means: no such file.
-                os.mknod(root / path, stat.S_IFCHR, os.makedev(0, 0))
-        (root / "home/demo").mkdir(parents=True)
-        os.chown(root / "home/demo", _DEMO_ID, _DEMO_ID)
-        (root / "etc").mkdir(exist_ok=True)
-        for name, line in _DEMO.items():
-            (root / "etc" / name).write_text((base / "etc" / name).read_text() + line)
-            (root / "etc" / name).chmod(0o600 if name == "shadow" else 0o644)
-
-    return await cache.ensure("layers", "pod", cache.recipe_key(*parts), build)
-
-
-async def _lay_out_pod(root: Path) -> None:
-    """Copy the files of deploy/container as its Dockerfile does, and build what is in C."""
-    target = root / POD_FILES
-    for source in _sources(_CONTAINER):
-        place = source.relative_to(_CONTAINER)
-        if place.parts[0] in COPIED:
-            (target / place).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target / place)
-            (target / place).chmod(source.stat().st_mode & 0o755)
-    for sources, names in BUILT.items():
-        with tempfile.TemporaryDirectory() as folder:
-            build = Path(folder) / sources
-            shutil.copytree(_CONTAINER / sources, build, ignore=shutil.ignore_patterns(*names))
-            await proc.run(["make", "--silent", "-C", build, *names], timeout_s=120)
-            for name in names:
-                shutil.copy(build / name, target / name)
-
-
-def _contents(files: Path, without: Collection[str] = ()) -> list[str | bytes]:
-    """What a folder holds, but for files of some names, for the key of a recipe."""
-    parts: list[str | bytes] = []
-    for source in (source for source in _sources(files) if source.name not in without):
-        parts += [str(source.relative_to(files)), source.read_bytes()]
-    return parts
-
-
-def _copy(files: Path, root: Path, mode: int = 0o644) -> None:
-    """Copy a tree. Files are of this mode, and those in a directory `bin` are programs."""
-    for source in _sources(files):
-        target = root / source.relative_to(files)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
-        target.chmod(0o755 if target.parent.name == "bin" else mode)
-
-
-def _sources(files: Path) -> list[Path]:
-    return sorted(path for path in files.rglob("*") if path.is_file())
 
 
 async def ensure_head_layer(pyproject: Path) -> Path:

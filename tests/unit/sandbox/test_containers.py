@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.sandbox import images, nat, pods
+from deploy.node.meshd_node.pod import BUILT
+from deploy.sandbox import nat, pod_layer, pods
 from deploy.sandbox.cgroup import groups_of, hierarchies
 from deploy.sandbox.container import CAPABILITIES
 from deploy.sandbox.hypervisor import MachineSpec, Pod
@@ -86,14 +87,14 @@ def test_a_pods_groups_are_looked_for_in_all_hierarchies(tmp_path: Path) -> None
 
 
 def test_our_image_has_what_the_dockerfile_copies() -> None:
-    dockerfile = (Path(images.__file__).parents[1] / "container/Dockerfile").read_text()
+    dockerfile = (Path(pod_layer.__file__).parents[1] / "container/Dockerfile").read_text()
     copies = [line.split()[1:] for line in dockerfile.splitlines() if line.startswith("COPY ")]
     into = {source for *sources, target in copies if target.startswith("/usr/lib/meshd/pod") for source in sources}
     assert {
         source.removeprefix("deploy/container/") for source in into if source.startswith("deploy/")
-    } == images.COPIED
+    } == pod_layer.COPIED
     built = {Path(source) for source in into if source.startswith("/build/")}
     assert {(path.parent.name, path.name) for path in built} == {
-        (folder, name) for folder, names in images.BUILT.items() for name in names
+        (folder, name) for folder, names in BUILT.items() for name in names
     }
-    assert f'ENTRYPOINT ["/{images.POD_FILES}/entrypoint"]' in dockerfile
+    assert f'ENTRYPOINT ["/{pod_layer.FILES}/entrypoint"]' in dockerfile
