@@ -214,9 +214,9 @@ class TerminateOrphan(Step):
 
 @dataclass(frozen=True, slots=True)
 class RemoveDevice(Step):
-    """Delete the tailnet device of a machine that is gone."""
+    """Delete the tailnet devices of a machine that is gone: one, or more where its container began with new files."""
 
-    device_id: str
+    device_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

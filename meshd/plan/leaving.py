@@ -128,13 +128,11 @@ def _terminating_without_id(machine: Machine, given: PlanInput) -> Step | None:
 
 
 def gone(machine: Machine, given: PlanInput) -> Step | None:
-    """Remove the tailnet device of a machine that is gone, where there is one."""
+    """Remove the tailnet devices with the name of a machine that is gone, where there are any."""
     if machine.device_removed or not given.policy.may_change_devices:
         return None
-    peer = given.peer(machine)
-    if peer is not None:
-        return RemoveDevice(machine.name, "its machine is gone", peer.id)
-    return None
+    devices = given.devices_named(machine.name)
+    return RemoveDevice(machine.name, "its machine is gone", devices) if devices else None
 
 
 MISSING_AFTER_S = 15.0

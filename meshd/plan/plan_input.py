@@ -91,6 +91,7 @@ class PlanInput:
         listed_at: when each fresh listing was read, by provider.
         peers: by hostname; None while the tailnet cannot be believed.
         devices: the stable ids of all devices; None while the tailnet cannot be believed.
+        namesakes: for a hostname that several devices have, their stable ids.
         peers_since: since when it has been believed without a break. Deadlines that wait for a device count from then.
         slurm: as read at `slurm_at`; None when Slurm did not answer recently.
         slurm_since: since when it has answered without a break.
@@ -107,6 +108,7 @@ class PlanInput:
     listed_at: Mapping[str, datetime]
     peers: Mapping[str, TailnetPeer] | None
     devices: frozenset[str] | None
+    namesakes: Mapping[str, tuple[str, ...]]
     peers_since: datetime | None
     slurm: SlurmView | None
     slurm_at: datetime | None
@@ -146,6 +148,7 @@ class PlanInput:
             listed_at=listed_at,
             peers=peers,
             devices=_devices(snapshot) if peers is not None else None,
+            namesakes=_namesakes(snapshot),
             peers_since=_since(snapshot.tailnet) if peers is not None else None,
             slurm=slurm,
             slurm_at=snapshot.slurm.at if slurm is not None and isinstance(snapshot.slurm, Fresh) else None,
@@ -171,6 +174,12 @@ class PlanInput:
         """The machine's device on the tailnet."""
         return self.peers.get(machine.name) if self.peers is not None else None
 
+    def devices_named(self, hostname: str) -> tuple[str, ...]:
+        """The stable ids of all devices with this hostname; () while the tailnet cannot be believed."""
+        if self.peers is None or hostname not in self.peers:
+            return ()
+        return self.namesakes.get(hostname, (self.peers[hostname].id,))
+
     def silence_s(self, machine: Machine) -> float:
         """How long its agent has been silent; since the machine was requested when it never called."""
         return (self.now - (machine.heartbeat_at or machine.created_at)).total_seconds()
@@ -185,6 +194,13 @@ class PlanInput:
 
 def _since(seen: Observation[SlurmView] | Observation[TailnetView]) -> datetime | None:
     return (seen.since or LONG_AGO) if isinstance(seen, Fresh) else None
+
+
+def _namesakes(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for peer in snapshot.tailnet.value.peers.values() if isinstance(snapshot.tailnet, Fresh) else ():
+        found[peer.hostname] = (*found.get(peer.hostname, ()), peer.id)
+    return {hostname: ids for hostname, ids in found.items() if len(ids) > 1}
 
 
 def _peers(snapshot: Snapshot) -> dict[str, TailnetPeer] | None:

@@ -95,7 +95,9 @@ async def test_a_pod_with_new_files_is_replaced(mine: Lab, figure: Callable[[str
     figure(f"replaced {time.monotonic() - begun:.1f} s after its stop and start, {SILENT_S:g} s without a word of it")
     assert machine.id not in {one.id for one in lab.alive(CLOUD)}
 
-    # With its new files it had joined the tailnet a second time.
-    for hostname in await lab.devices() - set(await lab.nodes()):
-        await lab.delete_device(hostname)
+    async def no_device_left() -> bool:
+        return await lab.devices() == set(await lab.nodes())
+
+    # With its new files it had joined the tailnet a second time, under the same name.
+    await lab.until(no_device_left, "meshd has deleted both devices of the first pod")
     await lab.head.shell("sed -i /^SlurmdTimeout/d /etc/slurm/slurm.conf; scontrol reconfigure")

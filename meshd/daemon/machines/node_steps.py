@@ -255,11 +255,12 @@ class NodeSteps:
             log.warning("secrets_not_erased", machine=machine.name, reason=why)
 
     async def remove_device(self, step: RemoveDevice) -> None:
-        """Delete the tailnet device of a machine that is gone."""
+        """Delete the tailnet devices of a machine that is gone."""
         if self._devices is None:
             return
         try:
-            await self._devices.delete_device(step.device_id)
+            for device_id in step.device_ids:
+                await self._devices.delete_device(device_id)
         except TailnetError as error:
             log.warning("device_not_removed", machine=step.subject, reason=str(error))
             return

@@ -534,9 +534,17 @@ def test_devices_of_what_is_gone() -> None:
     m = machine(Phase.GONE)
     seen = snapshot(tailnet=Fresh(tailnet(peer(m)), NOW))
     assert step(m, seen) is None
-    assert isinstance(step(m, seen, may_change_devices=True), p.RemoveDevice)
+    found = step(m, seen, may_change_devices=True)
+    assert isinstance(found, p.RemoveDevice) and found.device_ids == (peer(m).id,)
     assert step(replace(m, device_removed=True), seen, may_change_devices=True) is None
     assert step(m, snapshot(), may_change_devices=True) is None
+
+
+def test_a_container_that_began_with_new_files_leaves_two_devices() -> None:
+    m = machine(Phase.GONE)
+    first, second = peer(m), replace(peer(m), id="n-second", tailnet_ip="100.64.9.9")
+    found = step(m, snapshot(tailnet=Fresh(tailnet(first, second), NOW)), may_change_devices=True)
+    assert isinstance(found, p.RemoveDevice) and set(found.device_ids) == {first.id, "n-second"}
 
 
 @pytest.mark.parametrize("phase", ALL)
