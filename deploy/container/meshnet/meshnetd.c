@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -114,7 +115,10 @@ static void serve(const char *directory, unsigned socks_port, unsigned wanted) {
  * reads MESHNET when it is loaded. */
 static void leave_library(char **argv) {
   const char *word = getenv("MESHNET");
-  if (word && strcmp(word, "off") == 0) return;
+  if (word && strcmp(word, "off") == 0) {
+    prctl(PR_SET_NAME, "meshnetd"); /* for ps and pgrep: the kernel has taken "exe" from the path */
+    return;
+  }
   if (setenv("MESHNET", "off", 1) == 0) execv("/proc/self/exe", argv);
   say("meshnetd: cannot start without the library: %s", strerror(errno));
   exit(1);
