@@ -25,17 +25,17 @@ LOST_S = 30
 """meshd believes that a pod died when its agent has been silent for so long and Slurm, after its own time-out, does not
 show the node up. Agents call every 25 s."""
 
+BATCH_START_TIME = "00:00:20"
+"""When a node registers without a job, slurmctld queues that again; but not one that began less than BatchStartTimeout
+and 10 s before, which could be on its way there."""
+
 ONCE = "[ ${SLURM_RESTART_COUNT:-0} -gt 0 ] || sleep 600; echo done"
 """A job that only ends after it was queued again."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def long_job(fleet: Fleet) -> tuple[str, str]:
-    """A job that runs on a pod through all; its slot and id.
-
-    When a node registers without it, slurmctld queues it again; but not a job that began less than 20 s before
-    (BatchStartTimeout and 10 s), which could be on its way there.
-    """
+    """A job that runs on a pod through all; its slot and id."""
     slot = fleet.pods[0]
     job = await fleet.lab.sbatch(ONCE, "-w", slot, "--gpus=0", "--requeue")
     await fleet.lab.running(job)
@@ -131,6 +131,11 @@ async def test_a_container_is_started_again(
     """With its files: it comes back as the same node, and what ran on it is queued again."""
     lab, (slot, job) = fleet.lab, long_job
     machine, address = fleet.machines[slot], (await lab.by_slot())[slot]["address"]
+
+    async def old_enough() -> bool:
+        return (await lab.job(job))["RunTime"] > BATCH_START_TIME
+
+    await lab.until(old_enough, "slurmctld would miss the job")
     before = await fleet.sh(slot, "cut -d' ' -f22 /proc/1/stat")
     (pod,) = (one for one in lab.alive(POD_CLOUD) if one.token == machine)
     began = time.monotonic()
