@@ -21,7 +21,7 @@ def has_systemd(paths: Paths) -> bool:
 def has_tun(paths: Paths) -> bool:
     """Whether tailscaled has a TUN device, or can make one: /dev/net/tun can be opened, and CAP_NET_ADMIN is effective.
 
-    deploy/container/has-tun asks the same for the service of tailscaled.
+    deploy/container/has-tun decides the same for the service of tailscaled, stage1_container.sh before there is one.
     """
     if paths.tailscale_interface.exists():
         return True
