@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -55,6 +56,14 @@ async def test_a_container_that_starts_again_is_the_same_node(mine: Lab, figure:
     before = await one_node(lab)
     (machine,) = lab.alive(CLOUD)
     began = await first_process(lab, before["machine"])
+    words = ("srun", "--overlap", "sh", "-c", "echo runs; exec sleep 3600")
+    step = asyncio.create_task(lab.head.run(*words, timeout_s=60, check=False))
+
+    async def runs() -> bool:
+        found = await lab.inside(before["machine"], "pgrep", "-fx", "sleep 3600", check=False)
+        return bool(found.strip())
+
+    await lab.until(runs, "a step runs")
     cloud(lab).restart(machine.id)
     begun = time.monotonic()
 
@@ -62,6 +71,7 @@ async def test_a_container_that_starts_again_is_the_same_node(mine: Lab, figure:
         return await first_process(lab, before["machine"]) not in {"", began}
 
     await lab.until(restarted, "the container has started again")
+    await step  # srun sees that it is gone, and does not wait for it
 
     async def job() -> bool:
         ran = await lab.head.run("srun", "--immediate=2", "hostname", timeout_s=60, check=False)
