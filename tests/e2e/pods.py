@@ -18,6 +18,11 @@ COOLDOWN_S = 1.0
 """An offer without room is asked again soon: the machine that leaves room is then replaced by one of its own cloud."""
 
 
+LOST_S = 30
+"""meshd believes that a pod died when its agent has been silent for so long and Slurm does not show the node up. Agents
+call every 25 s."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """Two pods and a VM, all READY.
@@ -129,7 +134,7 @@ async def brought_up(lab: Lab, scenario: str, image: str = "trixie") -> Fleet:
     """Rent the fleet, from nothing."""
     await lab.enable(POD_CLOUD, VM_CLOUD)
     await lab.begin(scenario)
-    await lab.timing(no_capacity_cooldown_s=COOLDOWN_S)
+    await lab.timing(no_capacity_cooldown_s=COOLDOWN_S, heartbeat_lost_s=LOST_S)
     lab.boot(BootDefaults(image=image))
     lab.room(**{POD_CLOUD: 2, VM_CLOUD: 1})
     await lab.scale(3, "--spread")

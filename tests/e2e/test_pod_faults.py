@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from deploy.sandbox import proc
 from tests.e2e.lab import WAIT_FOR_WORD
-from tests.e2e.pods import COOLDOWN_S, POD_CLOUD, Fleet
+from tests.e2e.pods import LOST_S, POD_CLOUD, Fleet
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
@@ -20,10 +20,6 @@ STREAM = "while ! [ -e {word} ]; do echo $SLURMD_NODENAME; sleep 0.1; done; echo
 
 BROKEN_S = 40.0
 """A step whose connections broke ends in less: its tasks end by themselves, and slurmstepd tells srun anew."""
-
-LOST_S = 30
-"""meshd believes that a pod died when its agent has been silent for so long and Slurm, after its own time-out, does not
-show the node up. Agents call every 25 s."""
 
 BATCH_START_TIME = "00:00:20"
 """When a node registers without a job, slurmctld queues that again; but not one that began less than BatchStartTimeout
@@ -161,7 +157,6 @@ async def test_a_pod_dies_with_a_job(fleet: Fleet, figure: Callable[[str], None]
     lab = fleet.lab
     job = await lab.sbatch(ONCE, "--constraint=pod", "--requeue")  # what comes in its place has another slot
     machine = fleet.machines[await lab.running(job)]
-    await lab.timing(no_capacity_cooldown_s=COOLDOWN_S, heartbeat_lost_s=LOST_S)
     await lab.head.shell(
         f"sed -i 's/^SlurmdTimeout=.*/SlurmdTimeout={LOST_S}/' /etc/slurm/slurm.conf; scontrol reconfigure"
     )
