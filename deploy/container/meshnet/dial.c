@@ -10,15 +10,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bury.h"
-#include "diag.h"
+#include "close_later.h"
 #include "hold.h"
+#include "known.h"
 #include "localapi.h"
 #include "own.h"
 #include "recent.h"
 #include "relay.h"
 #include "server.h"
 #include "socks.h"
+#include "tailscaled.h"
 
 enum {
   DIALS_MAX = 8192,
@@ -36,8 +37,6 @@ enum {
   /* Most begin at once: check soon, then at growing intervals. */
   LOOK_FIRST_MS = 1,
   LOOK_MAX_MS = 64,
-  CHECKED_FOR_MS = 2000,
-  CHECKED_MAX = 256,
 };
 
 struct dial {
@@ -67,13 +66,6 @@ static struct dial_settings set;
 static struct dial *dials;
 static unsigned dial_count, pending_count;
 static struct recent_table sockets;
-
-/* Destinations that a peer had, by tailscaled's last answer. */
-static struct {
-  struct mn_address ip;
-  int64_t until_ms;
-  pid_t by;
-} checked[CHECKED_MAX];
 
 void dial_settings(struct dial_settings settings) { set = settings; }
 
@@ -108,7 +100,7 @@ static void no_longer_pending(struct dial *dial) {
   if (dial->asking) query_cancel(&dial->query);
   dial->asking = false;
   loop_cancel(&dial->timer);
-  if (dial->held >= 0) bury_socket(dial->held);
+  if (dial->held >= 0) close_socket(dial->held);
   dial->held = -1;
   pending_count--;
 }
@@ -166,12 +158,6 @@ static void no_delay(int fd) {
   int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-}
-
-/* The process of tailscaled; 0: not known. Answers of an earlier process do not count. */
-static pid_t tailscaled_pid(void) {
-  struct ucred tailscaled;
-  return localapi_process(&tailscaled) ? tailscaled.pid : 0;
 }
 
 /* Both sides are open. */
@@ -238,27 +224,13 @@ void dial_accepted(int fd, const struct mn_address *from) {
   close(fd);
 }
 
-/* Any user may listen on the proxy's port while tailscaled starts again. A connection that got an answer is
- * accepted, so the kernel knows by which process. */
-static bool is_tailscaleds(int socks) {
-  struct sockaddr_storage sa;
-  struct mn_address here, proxy = mn_ipv4(INADDR_LOOPBACK, set.socks_port);
-  struct ucred tailscaled;
-  struct diag found;
-  socklen_t len = sizeof sa;
-  if (getsockname(socks, (struct sockaddr *)&sa, &len) != 0 || !mn_from_sockaddr(&sa, len, &here)) return false;
-  enum diag_result result = diag_find(&proxy, &here, &found);
-  if (result == DIAG_UNKNOWN) return true; /* a kernel that does not tell */
-  return result == DIAG_FOUND && found.inode != 0 && localapi_process(&tailscaled) && found.uid == tailscaled.uid;
-}
-
 static void take_reply(struct dial *dial) {
   for (;;) {
     size_t need;
     unsigned code;
     switch (mn_socks_reply(dial->reply, dial->reply_len, &need, &code)) {
       case MN_SOCKS_OPEN:
-        return is_tailscaleds(dial->socks.fd) ? reached(dial) : fail(dial, ENETDOWN);
+        return tailscaled_has(dial->socks.fd, set.socks_port) ? reached(dial) : fail(dial, ENETDOWN);
       case MN_SOCKS_REFUSED:
         return fail(dial, mn_socks_errno(code, (long)(loop_now_ms() - dial->began_ms), SOCKS_LIMIT_MS));
       case MN_SOCKS_BROKEN:
@@ -322,17 +294,6 @@ static void dial_out(struct dial *dial) {
   loop_after(&dial->timer, DIAL_MS);
 }
 
-static size_t checked_place(const struct mn_address *ip) {
-  uint32_t mixed = 0;
-  for (int i = 0; i < (ip->family == 4 ? 4 : 16); i++) mixed = mixed * 31 + ip->ip[i];
-  return mixed % CHECKED_MAX;
-}
-
-static bool was_checked(const struct mn_address *ip) {
-  size_t i = checked_place(ip);
-  return checked[i].until_ms > loop_now_ms() && mn_same_ip(&checked[i].ip, ip) && checked[i].by == tailscaled_pid();
-}
-
 /* tailscaled sends connections to addresses of no peer over the machine's own network. That must not happen, so
  * meshnetd asks it for the peer first. */
 static void check_done(struct query *query, int status, const char *body, size_t len) {
@@ -341,10 +302,7 @@ static void check_done(struct query *query, int status, const char *body, size_t
   dial->asking = false;
   if (status == 0) return fail(dial, errno == ETIMEDOUT ? ETIMEDOUT : ENETDOWN);
   if (status != 200 || !mn_whois_addresses(body, len, &found)) return fail(dial, EHOSTUNREACH);
-  size_t i = checked_place(&dial->to);
-  checked[i].ip = dial->to;
-  checked[i].until_ms = loop_now_ms() + CHECKED_FOR_MS;
-  checked[i].by = tailscaled_pid();
+  known_keep(&dial->to);
   dial_out(dial);
 }
 
@@ -363,7 +321,7 @@ static void due(struct timer *timer) {
   struct dial *dial = MEMBER_OF(timer, struct dial, timer);
   if (dial->error) return try_to_end(dial);
   if (!dial->dialled && dial->socks.fd < 0) {
-    return dial->own || was_checked(&dial->to) ? dial_out(dial) : check(dial);
+    return dial->own || known_find(&dial->to) ? dial_out(dial) : check(dial);
   }
   if (dial->dialled && dial->opening.fd < 0 && set.mode != MN_MODE_DIALLED) return try_to_open(dial);
   fail(dial, ETIMEDOUT);
@@ -402,7 +360,7 @@ int dial_start(int fd, uid_t uid, const struct mn_address *to, struct client *wa
   if (!why && !has_room(uid)) why = ENOBUFS;
   struct dial *dial = why ? NULL : calloc(1, sizeof *dial);
   if (!dial) {
-    bury(fd);
+    close_later(fd);
     return why ? why : ENOBUFS;
   }
   supersede(cookie);

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bury.h"
+#include "close_later.h"
 #include "dial.h"
 #include "hold.h"
 #include "localapi.h"
@@ -159,7 +159,7 @@ int main(int argc, char **argv) {
   loop_start();
   catch_signals();
   raise_limit();
-  bury_start();
+  close_later_start();
   serve(directory, socks_port, wanted);
   return 0;
 }

@@ -10,7 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "bury.h"
+#include "close_later.h"
 #include "dial.h"
 #include "lookup.h"
 
@@ -50,7 +50,7 @@ static unsigned connect_mode;
 /* More requests, with more descriptors, may lie in its queue. */
 static void end_connection(int fd) {
   shutdown(fd, SHUT_RDWR);
-  bury(fd);
+  close_later(fd);
 }
 
 static void client_close(struct client *client) {
@@ -86,7 +86,7 @@ static int passed_descriptor(struct msghdr *message) {
       if (first < 0) {
         first = fd;
       } else {
-        bury(fd);
+        close_later(fd);
       }
     }
   }
@@ -133,7 +133,7 @@ static void serve(struct client *client, const struct mn_request *request, int f
   loop_events(&client->watch, 0); /* only its end is of interest now */
   if (request->kind == MN_CONNECT && fd < 0) return answer_error(client, lost ? ENOBUFS : EINVAL);
   if (request->kind == MN_CONNECT) return serve_connect(client, request, fd);
-  bury(fd);
+  close_later(fd);
   if (request->kind == MN_RESULT) return serve_result(client, request);
   if (request->kind == MN_PEER) return serve_peer(client, request);
   answer_error(client, EINVAL);
@@ -157,7 +157,7 @@ static void client_ready(struct watch *watch, uint32_t events) {
   if (n == (ssize_t)sizeof request && request.magic == MN_MAGIC && !(message.msg_flags & MSG_TRUNC)) {
     return serve(client, &request, fd, message.msg_flags & MSG_CTRUNC);
   }
-  bury(fd);
+  close_later(fd);
   client_close(client);
 }
 

@@ -2,7 +2,7 @@
  * true of a descriptor that lies in the queue of a unix socket that is closed. Only a process that exits does not wait
  * (PF_EXITING in inet_release, net/ipv4/af_inet.c). So a child takes copies of what is to be closed: then it is not the
  * last that meshnetd closes, and the child exits. */
-#include "bury.h"
+#include "close_later.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,16 +14,16 @@
 
 #include "loop.h"
 
-enum { GRAVES = 1024, BURY_MS = 20 };
+enum { LATER_MAX = 1024, LATER_MS = 20 };
 
-static int graves[GRAVES];
+static int later[LATER_MAX];
 static int count;
 static struct timer due;
 /* One byte ends one child. */
 static int ends[2] = {-1, -1};
 
 static void close_all(void) {
-  for (int i = 0; i < count; i++) close(graves[i]);
+  for (int i = 0; i < count; i++) close(later[i]);
   count = 0;
 }
 
@@ -35,13 +35,13 @@ static void hold_copies(void) {
   _exit(0);
 }
 
-static void bury_all(void) {
+static void close_later_all(void) {
   loop_cancel(&due);
   if (count == 0) return;
   pid_t child = fork();
   if (child == 0) hold_copies();
   /* No room for a process: later, unless there is no more room for descriptors. */
-  if (child < 0 && count < GRAVES) return loop_after(&due, BURY_MS);
+  if (child < 0 && count < LATER_MAX) return loop_after(&due, LATER_MS);
   if (child < 0) say_often("meshnetd: fork: %s", strerror(errno));
   close_all();
   if (child > 0 && write(ends[1], "", 1) != 1) kill(child, SIGKILL);
@@ -49,10 +49,10 @@ static void bury_all(void) {
 
 static void at_last(struct timer *timer) {
   (void)timer;
-  bury_all();
+  close_later_all();
 }
 
-void bury_start(void) {
+void close_later_start(void) {
   signal(SIGCHLD, SIG_IGN); /* no zombies */
   due.fire = at_last;
   if (pipe2(ends, O_CLOEXEC) == 0) return;
@@ -60,18 +60,18 @@ void bury_start(void) {
   exit(1);
 }
 
-void bury(int fd) {
+void close_later(int fd) {
   if (fd < 0) return;
-  if (count == GRAVES) bury_all();
-  graves[count++] = fd;
-  if (!due.link) loop_after(&due, BURY_MS);
+  if (count == LATER_MAX) close_later_all();
+  later[count++] = fd;
+  if (!due.link) loop_after(&due, LATER_MS);
 }
 
-void bury_socket(int fd) {
+void close_socket(int fd) {
   struct linger linger = {0};
   socklen_t len = sizeof linger;
   if (getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &len) != 0 || (linger.l_onoff && linger.l_linger > 0)) {
-    bury(fd);
+    close_later(fd);
   } else {
     close(fd);
   }
