@@ -124,7 +124,7 @@ class Lab:
         await self.until(there, f"{gpus} machines are ready")
 
     async def _target(self, gpus: int) -> None:
-        target = {"pool": "h100", "gpus": gpus, "provider": "aws", "reset": True}
+        target = {"pool": "h100", "gpus": gpus, "reset": True, **({"provider": "aws"} if gpus else {})}
 
         async def taken() -> str | None:
             return await self._asked("/v1/scale", target)
