@@ -73,6 +73,7 @@ class FactsIn(_FromAgent):
         gpu_fault: what nvidia-smi says of the others, or why it fails itself.
         systemd: systemd runs on the machine (`/run/systemd/system`); None from an agent that does not report it.
         tun: `/dev/net/tun` is a character device, and CAP_NET_ADMIN is effective; None as above.
+        firewall: CAP_NET_ADMIN is effective, so the agent may make firewall rules; None as above.
     """
 
     shape: ShapeIn
@@ -88,6 +89,7 @@ class FactsIn(_FromAgent):
     machine_id: _Digest = ""
     systemd: StrictBool | None = None
     tun: StrictBool | None = None
+    firewall: StrictBool | None = None
 
     def to_model(self) -> NodeFacts:
         """The facts as the rest of meshd knows them."""

@@ -44,6 +44,7 @@ class NodeFacts:
         gpu_fault: what nvidia-smi says of GPUs that do not work, or why it fails; "" when there is no fault.
         systemd: systemd runs on it; a machine without is a pod. None when not known, as from an older agent.
         tun: it has a TUN device that its agent may use. None when not known.
+        firewall: its agent may make firewall rules: CAP_NET_ADMIN is effective. None when not known.
     """
 
     shape: NodeShape
@@ -59,3 +60,4 @@ class NodeFacts:
     gpu_fault: str = ""
     systemd: bool | None = None
     tun: bool | None = None
+    firewall: bool | None = None

@@ -62,3 +62,16 @@ async def test_a_node_with_an_open_metadata_service_is_named_until_it_is_closed(
     assert (await agent.poll(metadata_open="")).status == 200
     assert problems.metadata_open(head.journal.machines()) == []
     assert problems.check_metadata_service(head.journal.machines()).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("firewall", "cure"), [(None, problems.CURE), (True, problems.CURE), (False, problems.CURE_WITHOUT_RULES)]
+)
+async def test_the_cure_is_a_firewall_only_where_the_agent_may_make_rules(
+    head: Head, firewall: bool | None, cure: str
+) -> None:
+    one, agent = await head.ready()
+    assert (await agent.poll(metadata_open="169.254.169.254 answers")).status == 200
+    machine = replace(head.get(one.name), facts=replace(NODE_FACTS, firewall=firewall))
+    (told,) = problems.metadata_open([machine])
+    assert told.cure == problems.check_metadata_service([machine]).cure == cure

@@ -13,6 +13,7 @@ from typing import Any
 from . import VERSION, parse
 from .bounded import Hangs
 from .errors import NodeError, ToolMissing
+from .kind import may_change_network
 from .limits import limited
 from .paths import Paths
 from .tools import find, run
@@ -60,6 +61,7 @@ def gather(paths: Paths, clock_skew_s: Callable[[], float], *, systemd: bool, tu
         "machine_id": machine_id(paths) if systemd else "",
         "systemd": systemd,
         "tun": tun,
+        "firewall": may_change_network(paths.proc),
         "ssh_host_key": " ".join(_text(paths.ssh_host_key).split()[:2])[:1000],
     }
 

@@ -140,6 +140,10 @@ CURE = (
     "have nftables or iptables in the image, or run `apt-get install nftables` on the node: its agent closes it within "
     "a minute"
 )
+CURE_WITHOUT_RULES = (
+    "its container has no CAP_NET_ADMIN, so no program on it can close the service: have the provider close it, or "
+    'rent no such machines: pods = "never" for the pool'
+)
 NAME = CheckName.METADATA_SERVICE
 
 
@@ -149,7 +153,7 @@ def metadata_open(machines: Iterable[Machine]) -> list[ProblemView]:
         problem(
             ProblemCode.METADATA_OPEN, "warning",
             f"users of {one.slot} can read its user data at the metadata service: {one.metadata_open}",
-            CURE, machine=one.name, pool=one.pool,
+            _metadata_cure(one), machine=one.name, pool=one.pool,
         )
         for one in _open(machines)
     ]  # fmt: skip
@@ -162,7 +166,7 @@ def check_metadata_service(machines: Iterable[Machine]) -> CheckRow:
         return ok(NAME, "closed to users on all nodes")
     slots = ", ".join(sorted(one.slot for one in found)[:5])
     text = f"open to users on {counted(len(found), 'node')}: {slots}: {found[0].metadata_open}"
-    return warn(NAME, ProblemCode.METADATA_OPEN, text, CURE)
+    return warn(NAME, ProblemCode.METADATA_OPEN, text, "; ".join(dict.fromkeys(map(_metadata_cure, found))))
 
 
 LIMITS_CURE = (
@@ -180,6 +184,11 @@ def check_limits(machines: Iterable[Machine]) -> CheckRow:
     lacks = lacking(sorted({code for one in found for code in one.lacks}))
     text = f"jobs on {counted(len(found), 'node')} ({slots}) lack: {lacks}"
     return warn(CheckName.NODE_LIMITS, ProblemCode.NODE_WITHOUT_LIMITS, text, LIMITS_CURE)
+
+
+def _metadata_cure(machine: Machine) -> str:
+    may_not = machine.facts is not None and machine.facts.firewall is False
+    return CURE_WITHOUT_RULES if may_not else CURE
 
 
 def _open(machines: Iterable[Machine]) -> list[Machine]:

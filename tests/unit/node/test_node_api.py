@@ -249,17 +249,23 @@ async def test_bodies_that_cannot_be_used_are_not_echoed(door: Door) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "status"), [({}, 200), ({"systemd": False, "tun": True}, 200), ({"systemd": "no"}, 400), ({"tun": 0}, 400)]
+    ("told", "status"),
+    [
+        ({}, 200),
+        ({"systemd": False, "tun": True, "firewall": False}, 200),
+        ({"systemd": "no"}, 400),
+        ({"tun": 0}, 400),
+        ({"firewall": ""}, 400),
+    ],
 )
-async def test_a_machine_tells_whether_it_has_systemd_and_a_tun_device(
-    door: Door, told: dict[str, Any], status: int
-) -> None:
+async def test_a_machine_tells_what_kind_it_is(door: Door, told: dict[str, Any], status: int) -> None:
     body = {"facts": {**FACTS, **told}}
     assert (await door.call("POST", "/v1/join", body, door.join_token.get_secret_value()))[0] == status
     if status == 200:
         facts = door.handlers.facts
         assert facts is not None
-        assert (facts.systemd, facts.tun) == (told.get("systemd"), told.get("tun"))
+        assert {name: getattr(facts, name) for name in told} == told
+        assert told or (facts.systemd, facts.tun, facts.firewall) == (None, None, None)
 
 
 async def test_limits_and_unknown_routes(door: Door) -> None:
