@@ -11,6 +11,12 @@ from meshd.errors import JoinRefused
 from meshd.model.hardware import NodeFacts, NodeShape
 from meshd.plan.limits import gpus_fault, memory_promised_mib, shape_fault, usable
 
+CLOCK_CURE = "let NTP run on both (timedatectl set-ntp true; chronyc makestep)"
+POD_CLOCK_CURE = (
+    "let NTP run on the head. A pod's clock is its host's, and nothing in the pod can set it: where it stays wrong, "
+    "`meshctl remove` the pod, and tell the provider"
+)
+
 
 def release(version: str) -> tuple[int, int] | None:
     """The major release of a Slurm version: "24.11.5" -> (24, 11); None when the text has another form."""
@@ -55,7 +61,7 @@ def check_facts(
     Raises:
         JoinRefused: for the first fault found. Only a wrong clock is not fatal: time synchronisation may still mend it.
     """
-    _check_clock(facts.clock_skew_s, clock_skew_max_s)
+    _check_clock(facts, clock_skew_max_s)
     _check_slurmd(facts.slurmd_version, slurmctld_version)
     if facts.shape.cpus < 1 or facts.shape.memory_mib < 1:
         raise JoinRefused(
@@ -68,14 +74,15 @@ def check_facts(
     _check_gpus(facts, gpus_rented, gpu_model)
 
 
-def _check_clock(skew_s: float, max_s: float) -> None:
+def _check_clock(facts: NodeFacts, max_s: float) -> None:
+    skew_s = facts.clock_skew_s
     if abs(skew_s) <= max_s:
         return
     side = "ahead of" if skew_s > 0 else "behind"
     raise JoinRefused(
         f"the machine's clock is {abs(skew_s):.0f} s {side} the head's; at most {max_s:.0f} s is accepted, "
         "since munge refuses credentials that are 300 s off",
-        "let NTP run on both (timedatectl set-ntp true; chronyc makestep)",
+        POD_CLOCK_CURE if facts.systemd is False else CLOCK_CURE,
         fatal=False,
         code=JoinCode.CLOCK_SKEW,
     )

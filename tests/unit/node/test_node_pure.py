@@ -16,7 +16,7 @@ from meshd.api.node_throttle import Throttle
 from meshd.codes import JoinCode
 from meshd.errors import JoinRefused
 from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
-from meshd.plan.admission import check_facts, check_same, release, slurmd_window
+from meshd.plan.admission import CLOCK_CURE, POD_CLOCK_CURE, check_facts, check_same, release, slurmd_window
 
 FIXTURES = Path(__file__).resolve().parents[3] / "deploy/sandbox/fixtures/nvidia-smi/h100"
 FACTS = NodeFacts(
@@ -68,6 +68,13 @@ def test_refusals_say_why(facts: NodeFacts, code: JoinCode, *, fatal: bool) -> N
         admit(facts)
     assert (caught.value.code, caught.value.fatal) == (code, fatal)
     assert caught.value.cure
+
+
+@pytest.mark.parametrize(("systemd", "cure"), [(None, CLOCK_CURE), (True, CLOCK_CURE), (False, POD_CLOCK_CURE)])
+def test_nobody_is_told_to_set_the_clock_of_a_pod(systemd: bool | None, cure: str) -> None:
+    with pytest.raises(JoinRefused) as caught:
+        admit(replace(FACTS, clock_skew_s=600.0, systemd=systemd))
+    assert caught.value.cure == cure
 
 
 @pytest.mark.parametrize(
