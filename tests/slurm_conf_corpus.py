@@ -73,7 +73,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 GresTypes=gpu
 SrunPortRange=60001-63000
-CommunicationParameters=keepalivetime=60,keepaliveinterval=10,keepaliveprobes=6
+CommunicationParameters=keepalivetime=60,keepaliveinterval=30,keepaliveprobes=10
 """
 
 

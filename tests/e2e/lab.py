@@ -55,11 +55,11 @@ GPU = re.compile(r"GPU 0: NVIDIA \S+.* \(UUID: (GPU-[-0-9a-f]+)\)")
 
 SLURM = """\
 SchedulerParameters=batch_sched_delay=0,sched_interval=5
-CommunicationParameters=keepalivetime=5,keepaliveinterval=2,keepaliveprobes=3
+CommunicationParameters=keepalivetime=5,keepaliveinterval=10,keepaliveprobes=30
 """
 """A job starts when it is submitted, rather than up to 3 s later; and slurmctld looks again after 5 s, not 60.
 
-srun asks a node whose network stack began anew, which says nothing of a connection by itself.
+srun soon probes an idle connection: a tailscaled that was restarted in user space resets it then.
 """
 
 

@@ -163,6 +163,12 @@ async def test_it_is_behind_nat(world: World) -> None:
     assert inside in await told(world, f"ip -4 addr show {nat.INTERFACE}")
     listen = "nc -l -p 2222 </dev/null >/tmp/tcp & nc -u -l -p 5000 </dev/null >/tmp/udp & nc -l -p 5001 >/tmp/not &"
     await told(world, f"({listen}) 2>/dev/null")
+    await until(
+        lambda: told(world, "ss -Hltun 'sport = :2222 or sport = :5000 or sport = :5001' | wc -l"),
+        lambda text: text == "3",
+        "the listeners are there",
+        20,
+    )
 
     _, writer = await world.network.connect(outside, 10022)
     writer.write(b"mapped")

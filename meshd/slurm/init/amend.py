@@ -25,7 +25,9 @@ UNKILLABLE_PER_MESSAGE = 5
 
 MESSAGE_TIMEOUT_S = 30
 SRUN_PORTS = "60001-63000"
-KEEP_ALIVE = ("keepalivetime=60", "keepaliveinterval=10", "keepaliveprobes=6")
+KEEP_ALIVE = ("keepalivetime=60", "keepaliveinterval=30", "keepaliveprobes=10")
+"""A connection is dead after 6 min without an answer. SlurmdTimeout is 5 min by default: a cut that Slurm survives
+ends no step."""
 CONS_TRES = "select/cons_tres"
 LINEAR_IS_DEFAULT_BEFORE = SlurmVersion((23, 11))
 
@@ -203,15 +205,15 @@ def amend(editor: Editor) -> None:
 def _amend_keep_alive(editor: Editor) -> None:
     """Let srun and steps notice a connection whose other side is gone, unless somebody has set how.
 
-    A tailscaled that starts anew in user space knows nothing of earlier connections, and a machine that loses its power
-    says nothing: by default srun then waits for its step for ever.
+    A tailscaled in user space that was restarted does not know earlier connections, and resets one when a probe comes.
+    A machine that loses its power sends nothing. Without probes srun waits for such a step for ever.
     """
     items = editor.tree.list_of("CommunicationParameters")
     if editor.tree.get("KeepAliveTime") is None and not any(item.lower().startswith("keepalive") for item in items):
         editor.set(
             "CommunicationParameters",
             ",".join([*items, *KEEP_ALIVE]),
-            "srun notices within 2 min that a connection to a node is dead",
+            "srun notices within 6 min that a connection to a node is dead",
             gets=",".join(KEEP_ALIVE),
         )
 

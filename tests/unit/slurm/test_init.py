@@ -48,7 +48,7 @@ WORKSTATION_DIFF = """\
 # /etc/slurm/slurm.conf: UnkillableStepTimeout=300: GPU jobs take long to end; with a shorter time the node drains
 # /etc/slurm/slurm.conf: GresTypes gets gpu: GPUs are a generic resource
 # /etc/slurm/slurm.conf: SrunPortRange=60001-63000: srun listens on known ports, which the tailnet's policy can allow
-# /etc/slurm/slurm.conf: CommunicationParameters gets keepalivetime=60,keepaliveinterval=10,keepaliveprobes=6: srun notices within 2 min that a connection to a node is dead
+# /etc/slurm/slurm.conf: CommunicationParameters gets keepalivetime=60,keepaliveinterval=30,keepaliveprobes=10: srun notices within 6 min that a connection to a node is dead
 # /etc/slurm/slurm.conf: Include nodes.conf: meshd declares its slots there
 --- /etc/slurm/slurm.conf
 +++ /etc/slurm/slurm.conf
@@ -74,7 +74,7 @@ WORKSTATION_DIFF = """\
 +UnkillableStepTimeout=300
 +GresTypes=gpu
 +SrunPortRange=60001-63000
-+CommunicationParameters=keepalivetime=60,keepaliveinterval=10,keepaliveprobes=6
++CommunicationParameters=keepalivetime=60,keepaliveinterval=30,keepaliveprobes=10
 # /etc/slurm/gres.conf: meshd lists the device files of each machine's GPUs there
 --- /dev/null
 +++ /etc/slurm/gres.conf
@@ -295,10 +295,10 @@ def test_names_that_are_all_taken_are_refused(taken: tuple[str, ...], code: Refu
 @pytest.mark.parametrize(
     ("line", "becomes"),
     [
-        ("", "keepalivetime=60,keepaliveinterval=10,keepaliveprobes=6"),
+        ("", "keepalivetime=60,keepaliveinterval=30,keepaliveprobes=10"),
         (
             "CommunicationParameters=block_null_hash",
-            "block_null_hash,keepalivetime=60,keepaliveinterval=10,keepaliveprobes=6",
+            "block_null_hash,keepalivetime=60,keepaliveinterval=30,keepaliveprobes=10",
         ),
         ("CommunicationParameters=KeepAliveTime=7200", "KeepAliveTime=7200"),
         ("KeepAliveTime=30", None),
