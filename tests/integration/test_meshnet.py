@@ -11,6 +11,7 @@ import resource
 import signal
 import socket
 import struct
+import subprocess
 import textwrap
 import time
 from collections.abc import Iterator
@@ -650,6 +651,21 @@ def test_programs_without_standard_descriptors(pod: Pod, other: Pod, echo: Serve
     words = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", PYTHON, "-c", code, other.ipv4, str(echo.port), "0"]
     assert pod.run(*words).returncode == 0
     assert json.loads(out.read_text())[0] == [other.ipv4, echo.port]
+
+
+@pytest.fixture(scope="module")
+def awkward(lab: MeshnetLab) -> str:
+    program = lab.folder / "awkward"
+    source = Path(__file__).with_name("awkward.c")
+    words = ["cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", str(program), str(source)]
+    subprocess.run(words, check=True, timeout=60)
+    return str(program)
+
+
+@pytest.mark.parametrize("mode", ["handlers", "stacks", "vfork", "exec", "descriptors", "filter"])
+def test_awkward_programs(pod: Pod, other: Pod, echo: Server, awkward: str, mode: str) -> None:
+    done = pod.run("prlimit", "--nofile=256", awkward, mode, other.ipv4, str(echo.port))
+    assert done.returncode == 0
 
 
 def test_a_tailscaled_that_is_late_still_tells_who_a_peer_is(pod: Pod, other: Pod) -> None:
