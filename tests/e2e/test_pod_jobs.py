@@ -268,7 +268,9 @@ async def test_the_time_of_a_job_is_over(fleet: Fleet, short_job: tuple[str, str
 async def test_nothing_of_all_this_troubled_a_node(fleet: Fleet) -> None:
     troubles = {"unfit", "slurmd_restarted", "failure", "drained"}
     told = [event for event in await fleet.lab.events(0) if event["machine"] in fleet.machines.values()]
-    assert [event["text"] for event in told if event["kind"] in troubles] == []
+    found = [event["text"] for event in told if event["kind"] in troubles]
+    # Nodes are UNKNOWN for a moment after `scontrol reconfigure`, until slurmctld has asked them.
+    assert [text for text in found if not text.endswith(" UNKNOWN")] == []
 
 
 async def test_a_drained_pod_takes_no_jobs(fleet: Fleet) -> None:
@@ -294,7 +296,7 @@ async def test_a_pod_with_a_job_is_given_back_after_it(fleet: Fleet) -> None:
     lab, slot = fleet.lab, fleet.pods[0]
     job = await lab.sbatch(f"{WAIT_FOR_WORD}; until [ -e /tmp/read-$SLURM_JOB_ID ]; do sleep 0.1; done", "-w", slot)
     await lab.running(job)
-    await lab.want(0)
+    await lab.want(0, "--spread")
 
     async def alone() -> bool:
         return {machine.token for machine in lab.all_alive()} == {fleet.machines[slot]}
