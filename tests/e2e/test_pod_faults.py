@@ -19,7 +19,7 @@ STREAM = "while ! [ -e {word} ]; do echo $SLURMD_NODENAME; sleep 0.1; done; echo
 """A step that writes until its node has a file."""
 
 BROKEN_S = 40.0
-"""A step whose connections broke ends in less: its tasks end by themselves, and slurmstepd tells srun anew."""
+"""A step whose connections broke ends in less: its tasks end by themselves, and slurmstepd connects to srun again."""
 
 BATCH_START_TIME = "00:00:20"
 """When a node registers without a job, slurmctld queues that again; but not one that began less than BatchStartTimeout

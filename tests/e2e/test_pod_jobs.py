@@ -111,7 +111,7 @@ async def test_steps_over_pods_alone(fleet: Fleet) -> None:
 async def test_a_step_outlives_a_reconfigure(fleet: Fleet) -> None:
     lab = fleet.lab
     word = f"/tmp/go-{time.monotonic_ns()}"
-    # slurmd keeps its process and writes what it got from slurmctld anew.
+    # slurmd keeps its process and writes what it got from slurmctld again.
     written = "stat -c %.Y /run/slurm/conf/slurm.conf"
     before = await fleet.on_all(written)
     script = f"echo begun; until [ -e {word} ]; do sleep 0.1; done; head -c 100000 /dev/zero | tr '\\0' x"
@@ -122,7 +122,7 @@ async def test_a_step_outlives_a_reconfigure(fleet: Fleet) -> None:
     async def again() -> bool:
         return not (await fleet.on_all(written)).items() & before.items()
 
-    await lab.until(again, "slurmd has the configuration anew on all nodes")
+    await lab.until(again, "slurmd has read the configuration again on all nodes")
     assert len(set((await lab.srun("-N3", "printenv", "SLURMD_NODENAME")).split())) == 3
     await fleet.on_all(f"touch {word}")
     assert (await step).count("x") == 300000

@@ -98,7 +98,7 @@ async def confirmed(fleet: Fleet, words: tuple[str, ...]) -> Any:
 
 
 async def test_the_auth_key(fleet: Fleet, work: Work, figure: Callable[[str], None]) -> None:
-    """Each node logs in anew; its connections stay."""
+    """Each node logs in again; its connections stay."""
     lab, began = fleet.lab, time.monotonic()
     addresses = {slot: row["address"] for slot, row in (await lab.by_slot()).items()}
     before = await digests(fleet, SECRETS[0])

@@ -34,7 +34,7 @@ void loop_close(struct watch *watch);
 /* Stop watching; the descriptor is the caller's again. -1 when there was none. */
 int loop_release(struct watch *watch);
 
-/* Call timer->fire once, after so long; a timer that is set already is set anew. */
+/* Call timer->fire once, after this time. A timer that is set already gets the new time. */
 void loop_after(struct timer *timer, int64_t ms);
 void loop_cancel(struct timer *timer);
 

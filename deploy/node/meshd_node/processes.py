@@ -33,7 +33,7 @@ def look(proc: Path) -> Running:
             continue
         try:
             comm = (entry / "comm").read_text().strip()
-            # Debian's is slurmd-wlm, which the kernel shows once it has executed itself anew, at a reconfigure.
+            # Debian's is slurmd-wlm, which the kernel shows after it has executed itself again, at a reconfigure.
             if comm == "slurmd" or comm.startswith("slurmd-"):
                 running.slurmd = True
             elif comm == "munged":

@@ -81,7 +81,7 @@ class S6Service:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        # Whether an s6-supervise that was killed and started anew starts the service.
+        # Whether an s6-supervise that was killed and restarted starts the service.
         self._down = directory / "down"
 
     def start(self) -> None:
