@@ -14,7 +14,7 @@ from meshd.plan.limits import gpus_fault, memory_promised_mib, shape_fault, usab
 CLOCK_CURE = "let NTP run on both (timedatectl set-ntp true; chronyc makestep)"
 POD_CLOCK_CURE = (
     "let NTP run on the head. A pod's clock is its host's, and nothing in the pod can set it: where it stays wrong, "
-    "`meshctl remove` the pod, and tell the provider"
+    "`meshctl remove MACHINE` gives the pod back; tell the provider"
 )
 
 

@@ -50,6 +50,7 @@ VOLATILE = ("boot_time", "hash_val", "next_job_id", "slurmctld(primary)", "slurm
 AMENDED = (
     "slurmctldparameters", "returntoservice", "treewidth", "slurmdtimeout", "messagetimeout", "unkillablesteptimeout",
     "selecttype", "selecttypeparameters", "grestypes", "srunportrange", "maxnodecount", "accountingstoragetres",
+    "communicationparameters",
 )  # fmt: skip
 LISTENS = re.compile(r"^ *\d+: \S+:(1AA1|1AAB) \S+ 0A ", re.MULTILINE)
 """A listening socket on port 6817 or 6827, in /proc/net/tcp."""
@@ -194,6 +195,10 @@ def records(text: str, key: str) -> dict[str, dict[str, str]]:
     return found
 
 
+def communication(shown: Shown) -> set[str]:
+    return set(shown.config["communicationparameters"].split(",")) - {"(null)", ""}
+
+
 def wanted_is_in_force(shown: Shown) -> None:
     config = shown.config
     number = {
@@ -209,6 +214,8 @@ def wanted_is_in_force(shown: Shown) -> None:
     assert config["selecttype"] == "select/cons_tres"
     assert "gpu" in config["grestypes"].split(",")
     assert config["srunportrange"] == "60001-63000"
+    of_its_own = config.get("keepalivetime", "SYSTEM_DEFAULT") != "SYSTEM_DEFAULT"
+    assert of_its_own or any(item.lower().startswith("keepalive") for item in communication(shown))
     assert shown.nodes.keys() >= SLOTS
     assert {"h100", "cpu"} <= shown.partitions.keys()
     for slot in SLOTS:
@@ -223,6 +230,7 @@ def the_users_is_as_it_was(before: Shown, after: Shown) -> None:
     for key, value in before.config.items():
         if key not in AMENDED and key not in VOLATILE:
             assert after.config.get(key) == value, key
+    assert communication(before) <= communication(after)
     fields = ("NodeAddr", "CPUTot", "RealMemory", "TmpDisk", "Weight", "Gres", "Sockets", "CoresPerSocket")
     for name, node in before.nodes.items():
         assert [after.nodes[name].get(key) for key in fields] == [node.get(key) for key in fields], name
