@@ -73,7 +73,7 @@ async def rented(lab: Lab) -> Bench:
 
 
 async def measure(times: int) -> tuple[list[Row], dict[str, Any]]:
-    """All pairs, each so many times in turns; the best throughput and the lowest medians of each."""
+    """All pairs in turns, each `times` times; the best throughput and the lowest medians of each."""
     options = ClusterOptions(
         sandbox_id=f"bench{os.getpid() % 100000}", providers=(POD_CLOUD, VM_CLOUD), timing=QUICK, slurm=SLURM,
         boot_s=0.2, end_s=0.2,

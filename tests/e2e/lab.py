@@ -7,7 +7,8 @@ import json
 import re
 import time
 import tomllib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -397,6 +398,16 @@ class Lab:
             await self.head.write(f"/etc/meshd/credentials/{name}", text, "0600")
         await self.head.write("/etc/meshd/meshd.toml", self._settings)
         await self.restart_meshd()
+
+    @asynccontextmanager
+    async def enabled(self, *providers: str) -> AsyncIterator[Lab]:
+        """Let meshd rent from these clouds meanwhile, and from those before afterwards."""
+        before = self.cluster.options.providers
+        await self.enable(*providers)
+        try:
+            yield self
+        finally:
+            await self.enable(*before)
 
     async def timing(self, **timing: float) -> None:
         """Other deadlines, at once."""

@@ -26,10 +26,8 @@ KEYS = ("/etc/munge/munge.key", "/etc/meshd-node/node.token", "/etc/meshd-node/t
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def clouds(booted: Lab) -> AsyncIterator[Lab]:
     """The cluster with the clouds that have a metadata service."""
-    before = booted.cluster.options.providers
-    await booted.enable(*CLOUDS)
-    yield booted
-    await booted.enable(*before)
+    async with booted.enabled(*CLOUDS) as lab:
+        yield lab
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -21,10 +21,8 @@ SILENT_S = 10.0
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def pods(booted: Lab) -> AsyncIterator[Lab]:
-    before = booted.cluster.options.providers
-    await booted.enable("aws", CLOUD)
-    yield booted
-    await booted.enable(*before)
+    async with booted.enabled("aws", CLOUD) as lab:
+        yield lab
 
 
 @pytest.fixture

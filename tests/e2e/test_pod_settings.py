@@ -25,19 +25,18 @@ LACKS = ["process_tracking", "core_limits", "memory_limits", "device_limits", "a
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def grouped(booted: Lab) -> AsyncIterator[Lab]:
     """Pods alone, and a head that asks for control groups. The sandbox's machines have none, and no pod's library."""
-    before, head = booted.cluster.options.providers, booted.cluster.head
-    await booted.enable(CLOUD, "aws")
-    slurm_conf = (await head.run("cat", "/etc/slurm/slurm.conf")).text
-    try:
-        await head.write("/etc/slurm/slurm.conf", slurm_conf + SETTINGS)
-        await head.write("/etc/slurm/cgroup.conf", GROUPS)
-        await head.run("systemctl", "restart", "slurmctld")
-        yield booted
-    finally:
-        await head.write("/etc/slurm/slurm.conf", slurm_conf + "\n")
-        await head.write("/etc/slurm/cgroup.conf", CGROUP_CONF)
-        await head.run("systemctl", "restart", "slurmctld")
-        await booted.enable(*before)
+    head = booted.cluster.head
+    async with booted.enabled(CLOUD, "aws"):
+        slurm_conf = (await head.run("cat", "/etc/slurm/slurm.conf")).text
+        try:
+            await head.write("/etc/slurm/slurm.conf", slurm_conf + SETTINGS)
+            await head.write("/etc/slurm/cgroup.conf", GROUPS)
+            await head.run("systemctl", "restart", "slurmctld")
+            yield booted
+        finally:
+            await head.write("/etc/slurm/slurm.conf", slurm_conf + "\n")
+            await head.write("/etc/slurm/cgroup.conf", CGROUP_CONF)
+            await head.run("systemctl", "restart", "slurmctld")
 
 
 async def test_pods_under_a_head_with_control_groups(grouped: Lab, lab: Lab) -> None:

@@ -48,10 +48,8 @@ PLACES = re.compile(
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def clouds(booted: Lab) -> AsyncIterator[Lab]:
     """The cluster with all clouds enabled."""
-    before = booted.cluster.options.providers
-    await booted.enable(*CLOUDS)
-    yield booted
-    await booted.enable(*before)
+    async with booted.enabled(*CLOUDS) as lab:
+        yield lab
 
 
 @pytest.fixture
