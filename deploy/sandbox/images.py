@@ -8,7 +8,8 @@ An image is a stack of directories, topmost first, which overlayfs joins when a 
     hardware    stand-ins for GPUs and a wrong clock
     tailscale   the tailscale binaries
     [s6]        the packages of a pod that the base lacks (images of the name SUITE-pod)
-    [torch]     PyTorch, Open MPI and mpi4py (images of the name SUITE-torch or SUITE-torch-pod)
+    [torch]     PyTorch, Open MPI, a C compiler, crun, umoci and skopeo (images of the name SUITE-torch or
+                SUITE-torch-pod)
     base        Debian of one suite with systemd, cloud-init, Slurm and munge
 
 The image SUITE-stock-pod has nothing of that. It is like those that a cloud offers: a small Debian with Python.
@@ -42,7 +43,13 @@ STOCK = "-stock"
 
 STOCK_PACKAGES = ("curl", "iproute2", "iputils-ping", "netcat-openbsd", "openssh-server", "procps", "python3")
 
-TORCH_PACKAGES = ("python3-torch", "openmpi-bin", "python3-mpi4py")
+TORCH_PACKAGES = (
+    *("python3-torch", "openmpi-bin", "python3-mpi4py"),
+    *("gcc", "libc6-dev", "libopenmpi-dev"),
+    *("crun", "umoci", "skopeo"),
+)
+"""What the recipes need on nodes: PyTorch; Open MPI, and a compiler for it; a runtime for containers, and what fetches
+and unpacks images."""
 
 _HERE = Path(__file__).resolve().parent
 _IMAGE = _HERE / "image"

@@ -258,6 +258,7 @@ class NspawnHypervisor:
             *("systemd-nspawn", "--quiet", "--boot", f"--machine={spec.name}", f"--directory={folder}/disk/root"),
             *("--register=no", "--keep-unit", "--settings=no", "--link-journal=no", "--suppress-sync=yes"),
             *("--resolv-conf=off", "--timezone=off", "--console=read-only"),
+            "--system-call-filter=@keyring",  # every machine has it, and crun wants a keyring for each container
             *(f"--network-namespace-path={port.namespace}", "--capability=CAP_NET_ADMIN"),
             f"--bind={folder}/disk/dev/tun:/dev/net/tun",
             *(f"--bind={folder}/disk/dev/{device}:/dev/{device}" for device in devices),
