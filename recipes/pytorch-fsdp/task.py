@@ -1,0 +1,1 @@
+../pytorch-ddp/task.py
