@@ -13,7 +13,7 @@ from typing import Any
 from deploy.sandbox import proc
 from deploy.sandbox.hypervisor import MachineSpec
 from deploy.sandbox.nspawn import Bind
-from deploy.sandbox.world import World
+from deploy.sandbox.world import EXPORTED, World
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 NAME = "head"
@@ -98,7 +98,8 @@ class Head:
     async def boot(self) -> None:
         """Boot the machine and wait until systemd is through. Raises TimeoutError."""
         spec = MachineSpec(name=NAME, user_data="#cloud-config\n", image="head")
-        await self.world.hypervisor.boot(spec, [Bind(CHECKOUT, SOURCE)])
+        shared = [Bind(self.world.share / path.lstrip("/"), path, writable=True) for path in EXPORTED]
+        await self.world.hypervisor.boot(spec, [Bind(CHECKOUT, SOURCE), *shared])
         state = ""
         async with asyncio.timeout(BOOT_TIMEOUT_S):
             while state not in {"running", "degraded"}:

@@ -2,8 +2,11 @@
 
 An image is a stack of directories, topmost first, which overlayfs joins when a machine starts:
 
+    [nfs]       what stands for the kernel's NFS server (the head only)
     [head]      the virtual environment of meshd's dependencies (the head only)
+    [-nfs]      the packages of the NFS server (the head only)
     config      units and cloud-init's settings (not in images of pods)
+    share       what stands for the kernel's NFS client (not in images of pods)
     [pod]       the files of deploy/container, with systemd and cloud-init hidden (images of the name SUITE-pod)
     hardware    stand-ins for GPUs and a wrong clock
     tailscale   the tailscale binaries
@@ -79,6 +82,11 @@ PACKAGES = [
     "iputils-ping",
     "netcat-openbsd",
 ]
+
+NFS_PACKAGES = ("nfs-kernel-server",)
+
+NFS_MASKED = ["nfs-blkmap.service", "nfs-client.target", "run-rpc_pipefs.mount"]
+"""Units of these packages that fail without the kernel's part of NFS."""
 
 # Nothing here serves a machine that lives for minutes in a sandbox, and each would cost every boot. networkd would drop
 # the addresses that the sandbox gives its machines.
@@ -166,7 +174,7 @@ async def ensure_image(name: str) -> MachineImage:
     more = () if suite == rest else (await ensure_torch_layer(suite),)
     stand_ins = (await _ensure_hardware(), await gotools.ensure_tailscale())
     if not pod:
-        return MachineImage(name, (await _ensure_config(), *stand_ins, *more, base))
+        return MachineImage(name, (await _ensure_config(), await _ensure_share(), *stand_ins, *more, base))
     layers = (await pod_layer.ensure(base), *stand_ins, await ensure_s6_layer(suite), *more, base)
     return MachineImage(name, layers, entrypoint=(f"/{pod_layer.FILES}/entrypoint",))
 
@@ -178,7 +186,8 @@ async def ensure_head_image(pyproject: Path) -> MachineImage:
         pyproject: the pyproject.toml whose dependencies and `SDKS` are installed.
     """
     image = await ensure_image("trixie")
-    return MachineImage("head", (await ensure_head_layer(pyproject), *image.layers))
+    layers = (await _ensure_nfs_config(), await ensure_head_layer(pyproject), await ensure_nfs_layer("trixie"))
+    return MachineImage("head", (*layers, *image.layers))
 
 
 def requirements(pyproject: Path) -> tuple[str, ...]:
@@ -238,6 +247,11 @@ async def ensure_s6_layer(suite: str) -> Path:
     return await _ensure_packages(suite, "-s6", [name for name in pod_layer.packages() if name not in PACKAGES])
 
 
+async def ensure_nfs_layer(suite: str) -> Path:
+    """The layer with the packages of an NFS server over the base of a suite."""
+    return await _ensure_packages(suite, "-nfs", NFS_PACKAGES)
+
+
 async def _ensure_packages(suite: str, name: str, packages: Sequence[str]) -> Path:
     base = await ensure_base(suite)
     builder = _IMAGE / "build_packages.sh"
@@ -293,6 +307,35 @@ async def _ensure_config() -> Path:
         (wanted / "tailscaled.service").symlink_to("/usr/lib/systemd/system/tailscaled.service")
 
     return await cache.ensure("layers", "config", cache.recipe_key(*parts), build)
+
+
+async def _ensure_share() -> Path:
+    source = _IMAGE / "share" / "mount_nfs4.c"
+
+    async def build(root: Path) -> None:
+        program = root / "usr/sbin/mount.nfs4"
+        program.parent.mkdir(parents=True)
+        # Static: it runs in images of other Debian releases than the host's.
+        strict = ["-std=c11", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-Wall", "-Wextra", "-Werror"]
+        libraries = ["-lfuse3", "-lpthread", "-ldl"]
+        await proc.run(["cc", *strict, "-O2", "-static", "-o", program, source, *libraries], timeout_s=60)
+        (root / "var/lib/sandbox").mkdir(parents=True, mode=0o700)
+        (root / "var/lib/sandbox/share").mkdir()
+
+    key = cache.recipe_key(Path(__file__).read_bytes(), source.read_bytes())
+    return await cache.ensure("layers", "share", key, build)
+
+
+async def _ensure_nfs_config() -> Path:
+    files = _IMAGE / "share" / "head"
+
+    async def build(root: Path) -> None:
+        trees.copy(files, root)
+        for unit in NFS_MASKED:
+            (root / "etc/systemd/system" / unit).symlink_to("/dev/null")
+
+    key = cache.recipe_key(Path(__file__).read_bytes(), *trees.contents(files))
+    return await cache.ensure("layers", "nfs", key, build)
 
 
 async def _ensure_hardware() -> Path:

@@ -16,6 +16,8 @@ mount -t overlay -o "lowerdir=$layers,upperdir=$state/disk/upper,workdir=$state/
 
 # The kernel's TUN driver, whatever the host's own device file looks like.
 mknod -m 666 "$state/disk/dev/tun" c 10 200
+# FUSE, through which a machine has a share: image/share/mount_nfs4.c.
+mknod -m 666 "$state/disk/dev/fuse" c 10 229
 # A GPU is a device file that opens. Mode 0600: making it usable for jobs is the node agent's task, as on some clouds.
 if [ "$gpus" -gt 0 ]; then
     index=0

@@ -22,6 +22,8 @@ from deploy.sandbox.processes import PidFolder, ProcessId, children, innermost_p
 
 _LAUNCHER = Path(__file__).resolve().parent / "launch.sh"
 _POD_LAUNCHER = Path(__file__).resolve().parent / "launch_pod.sh"
+SHARE = "/var/lib/sandbox/share"
+"""Where a machine has the files of the share (BACKING in image/share/mount_nfs4.c). Root alone reaches it."""
 STOP_S = 10.0
 _KILL_TIMEOUT_S = 30.0
 _LAUNCH_TIMEOUT_S = 60.0
@@ -67,6 +69,7 @@ class NspawnHypervisor:
         state: an existing directory for the machines' files; nothing in it outlives `destroy` but consoles.
         image: finds (or builds) an image by the name that a spec gives.
         disk: the most that one machine may write, as tmpfs takes it: it is memory.
+        share: the files of the share, which stand behind the machines' mount.nfs4; None: machines cannot mount any.
     """
 
     def __init__(
@@ -76,12 +79,14 @@ class NspawnHypervisor:
         state: Path,
         image: Callable[[str], Awaitable[MachineImage]],
         disk: str = "4g",
+        share: Path | None = None,
     ) -> None:
         self._network = network
         self._groups = groups
         self._state = state
         self._image = image
         self._disk = disk
+        self._share = share
         self._images: dict[str, MachineImage] = {}
         self._machines: dict[str, _Machine] = {}
         self._starting: set[str] = set()
@@ -252,6 +257,7 @@ class NspawnHypervisor:
         """The launcher of a machine that boots, and nspawn's command line."""
         gpus = hardware.visible_gpus(spec)
         devices = hardware.gpu_devices(spec)
+        shared = [f"--bind={folder}/disk/dev/fuse:/dev/fuse", f"--bind={self._share}:{SHARE}"] if self._share else []
         return [
             *("sh", str(_LAUNCHER), str(folder), self._images[spec.image].lowerdir, self._disk),
             *(self._groups.path_of(spec.name), str(gpus)),
@@ -261,6 +267,7 @@ class NspawnHypervisor:
             "--system-call-filter=@keyring",  # every machine has it, and crun wants a keyring for each container
             *(f"--network-namespace-path={port.namespace}", "--capability=CAP_NET_ADMIN"),
             f"--bind={folder}/disk/dev/tun:/dev/net/tun",
+            *shared,
             *(f"--bind={folder}/disk/dev/{device}:/dev/{device}" for device in devices),
             *(f"--bind{'' if bind.writable else '-ro'}={bind.source}:{bind.target}" for bind in binds),
         ]

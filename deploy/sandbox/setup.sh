@@ -78,6 +78,7 @@ missing_packages() {
     command -v cc >/dev/null || echo gcc
     command -v make >/dev/null || echo make
     [ -e /usr/include/stdlib.h ] || echo libc6-dev
+    [ -e /usr/include/fuse3/fuse.h ] || echo libfuse3-dev
     command -v s6-svscan >/dev/null || echo s6
     command -v shellcheck >/dev/null || echo shellcheck
     "$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv

@@ -21,6 +21,9 @@ from deploy.sandbox.presence import STATE_ROOT, shared_folders
 from deploy.sandbox.processes import PidFolder, ProcessId, wait_gone
 from deploy.sandbox.tailnet import Tailnet
 
+EXPORTED = ("/home", "/srv/data")
+"""What the head has of the share, at these paths."""
+_SHARE_SIZE = "4g"
 _ID = re.compile(r"[a-z0-9]{1,12}")
 _GONE_TIMEOUT_S = 10.0
 
@@ -38,6 +41,7 @@ class World:
         tailnet: the control server.
         hypervisor: the machines.
         state: directory of this sandbox's files.
+        share: the files that the head exports: its /home and /srv/data.
     """
 
     def __init__(
@@ -52,7 +56,10 @@ class World:
         self.state = STATE_ROOT / sandbox_id
         self.network = Network(sandbox_id)
         self._groups = MachineGroups(sandbox_id, self.state / "cgroup")
-        self.hypervisor = NspawnHypervisor(self.network, self._groups, self.state, image or images.image_by_name)
+        self.share = self.state / "share"
+        self.hypervisor = NspawnHypervisor(
+            self.network, self._groups, self.state, image or images.image_by_name, share=self.share
+        )
         self.tailnet = Tailnet(self.network, Path("/nonexistent"), self.state, auth_key)
         self._shared = contextlib.ExitStack()
 
@@ -72,6 +79,7 @@ class World:
             self.state.mkdir(parents=True, mode=0o700)
             PidFolder(self.state / "owner").record("owner", os.getpid())
             self.tailnet = Tailnet(self.network, binary, self.state, self._auth_key)
+            await self._make_share()
             await self._groups.up()
             await self.network.up()
             await self.tailnet.start()
@@ -113,6 +121,14 @@ class World:
         await Network(sandbox_id).down()
         await _unmount_below(state)
         shutil.rmtree(state, ignore_errors=True)
+
+    async def _make_share(self) -> None:
+        """In memory, as the machines' disks are. It goes with all that is mounted below `state`."""
+        self.share.mkdir()
+        options = f"mode=0755,size={_SHARE_SIZE}"
+        await proc.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", self.share], timeout_s=10)
+        for path in EXPORTED:
+            (self.share / path.lstrip("/")).mkdir(parents=True)
 
     async def _close(self) -> None:
         # Shielded: a second Ctrl-C must not leave half of it behind.
