@@ -280,4 +280,17 @@ class PriceBook(Protocol):
         ...
 
 
+@runtime_checkable
+class Console(Protocol):
+    """An optional interface of an adapter whose cloud keeps what a machine writes to its serial console."""
+
+    async def console(self, instance: Instance) -> str:
+        """The newest part of the console's text, as the cloud has it; "" while it has none.
+
+        Of `instance`, only `id` and `region` are needed. Raises NotFound for a machine that the cloud does not know;
+        AuthFailed names the missing permission.
+        """
+        ...
+
+
 ProviderFactory = Callable[[ProviderContext], Provider]

@@ -11,6 +11,7 @@ from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.config import PoolSettings
 from meshd.daemon.head_api.service import HeadService
+from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.nodes.wiring import NodeReporter
 from meshd.daemon.observe.agent_reports import NodeLogs
 from meshd.daemon.observe.report import SourceReporter
@@ -21,6 +22,8 @@ from meshd.daemon.prices.service import PriceService
 from meshd.daemon.reporting import Report
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Snapshot
+from meshd.provider_api import Provider
+from meshd.store.kept_logs import KeptLogs
 from tests.live import live_settings
 from tests.node_room import node_parts
 from tests.property.rotation_sim import Life, begin_tailnet
@@ -57,6 +60,9 @@ class HeadRoom(Small):
         super().__init__(directory)
         self.next: Snapshot | None = None
         self.agent = LogAgent()
+        self.consoles: dict[str, Provider] = {}
+        self.kept_logs_directory = directory / "logs"
+        self.kept_logs = KeptLogs(self.kept_logs_directory)
         self.dead_key = ""
         files = PriceFiles(directory / "prices")
         prices = Prices({}, files, self.clock, live=live_settings(), read_offers=nothing, journal=self.journal)
@@ -77,7 +83,9 @@ class HeadRoom(Small):
             tailnet=cast("Any", SimpleNamespace(table=SimpleNamespace(version="1.102"))), sources=sources,
             snapshot=lambda: self.seen, desired=self.desired, report=report,
             reload=lambda: s.ReloadView(reloaded=True), doctor=NoDoctor(), read_offers=self.read_offers,
-            logs=NodeLogs(self.agent, self.clock), prices=price_service, auth_key=rotation,
+            logs=NodeLogs(self.agent, self.clock),
+            machine_logs=MachineLogs(self.agent, self.consoles, self.kept_logs, self.clock),
+            prices=price_service, auth_key=rotation,
             munge_key=MungeLab(directory / "munge").service, node_tokens=nodes.token_service,
         )  # fmt: skip
         self.head = Checked(self.service.handlers())

@@ -66,6 +66,12 @@ class Write(Endpoint[R, A]):
     __slots__ = ()
 
 
+class ReadByMembers(Endpoint[Q, A]):
+    """Only those who may write may ask: the answer can hold other users' words. It changes nothing."""
+
+    __slots__ = ()
+
+
 STATUS: Read[None, s.StatusView] = Read(
     "status", "GET", "/v1/status", None, s.StatusView,
     "Pools, problems, sources and spending. Answers from memory: it never waits for a cloud.",
@@ -98,6 +104,12 @@ EVENTS: Read[s.EventsQuery, s.EventsView] = Read(
     "What happened. With `after_id` and nothing new it waits up to `wait_s` seconds, at most 30; go on with `last_id`. "
     "`machine` and `kind` may be repeated.",
     refusals=(Unknown, Refused), long_poll=True,
+)  # fmt: skip
+LOGS: ReadByMembers[s.LogsQuery, s.LogsView] = ReadByMembers(
+    "logs", "GET", "/v1/logs", s.LogsQuery, s.LogsView,
+    "The ends of a machine's logs, now or as the head kept them; of one that never joined its console, where the cloud "
+    "has one. `part` may be repeated.",
+    refusals=(Unknown, Refused),
 )  # fmt: skip
 DOCTOR: Read[None, s.DoctorView] = Read(
     "doctor", "GET", "/v1/doctor", None, s.DoctorView,
@@ -206,7 +218,7 @@ RENEW_NODE_TOKENS: Write[s.TokenRenewalRequest, s.TokenRenewalView] = Write(
 )  # fmt: skip
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
-    STATUS, NODES, PLAN, PREVIEW, OFFERS, EXPLAIN, EVENTS, DOCTOR, VERSION, CALLER,
+    STATUS, NODES, PLAN, PREVIEW, OFFERS, EXPLAIN, EVENTS, LOGS, DOCTOR, VERSION, CALLER,
     SCALE, DRAIN, UNDRAIN, REMOVE, RELOAD,
     PRICES, REFRESH_PRICES,
     AUTH_KEY_ROTATION, ROTATE_AUTH_KEY, ABORT_AUTH_KEY_ROTATION, WAIVE_AUTH_KEY_NODE,

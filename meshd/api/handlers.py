@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast, overload
 
 from meshd.api.auth import UNKNOWN_ACTOR, Actor
-from meshd.api.endpoints import CALLER, ENDPOINTS, A, Endpoint, Q, R, Read, Write
+from meshd.api.endpoints import CALLER, ENDPOINTS, A, Endpoint, Q, R, Read, ReadByMembers, Write
 from meshd.api.schema import Document
 
 
@@ -21,10 +21,10 @@ class Handlers:
     def read(self, endpoint: Read[None, A], handler: Callable[[], Awaitable[A]]) -> None: ...
 
     @overload
-    def read(self, endpoint: Read[R, A], handler: Callable[[R], Awaitable[A]]) -> None: ...
+    def read(self, endpoint: Read[R, A] | ReadByMembers[R, A], handler: Callable[[R], Awaitable[A]]) -> None: ...
 
-    def read(self, endpoint: Read[Any, A], handler: Callable[..., Awaitable[A]]) -> None:
-        """Set the handler of an endpoint that everybody may ask."""
+    def read(self, endpoint: Endpoint[Any, A], handler: Callable[..., Awaitable[A]]) -> None:
+        """Set the handler of an endpoint that changes nothing."""
         self._reads[endpoint] = handler
 
     def write(self, endpoint: Write[R, A], handler: Callable[[R, Actor], Awaitable[A]]) -> None:

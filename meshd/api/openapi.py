@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from meshd import __version__
-from meshd.api.endpoints import ENDPOINTS, Endpoint, Write
+from meshd.api.endpoints import ENDPOINTS, Endpoint, ReadByMembers, Write
 from meshd.api.faults import ApiFault, BadRequest, Denied
 from meshd.api.schema import ErrorView
 
@@ -59,7 +59,7 @@ def _name(model: type[BaseModel]) -> str:
 
 def _operation(endpoint: Endpoint[Any, Any], models: Models, *, former: bool) -> dict[str, Any]:
     writers = "Root, meshd's user and the group `cluster.socket_group`"
-    who = writers if isinstance(endpoint, Write) else "Everybody"
+    who = writers if isinstance(endpoint, Write | ReadByMembers) else "Everybody"
     who += "; everybody with `dry_run`." if endpoint.has_dry_run and isinstance(endpoint, Write) else "."
     operation: dict[str, Any] = {
         "operationId": endpoint.name + ("-former" if former else ""),
@@ -115,7 +115,7 @@ def _responses(endpoint: Endpoint[Any, Any], models: Models) -> dict[str, Any]:
         return {"description": text, "content": {"application/json": {"schema": models[model, "serialization"]}}}
 
     faults: list[type[ApiFault]] = [BadRequest] if endpoint.request is not None else []
-    faults += [Denied] if isinstance(endpoint, Write) else []
+    faults += [Denied] if isinstance(endpoint, Write | ReadByMembers) else []
     faults += endpoint.refusals
     return {
         "200": answer(endpoint.answer, "done" if isinstance(endpoint, Write) else "the answer"),

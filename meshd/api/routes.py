@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from meshd.api import openapi
 from meshd.api.auth import UNKNOWN_ACTOR, Actor, Authorizer, peer_of
-from meshd.api.endpoints import CALLER, ENDPOINTS, Endpoint, Write
+from meshd.api.endpoints import CALLER, ENDPOINTS, Endpoint, ReadByMembers, Write
 from meshd.api.faults import Denied, NotReady, TooMany
 from meshd.api.handlers import Handlers
 from meshd.api.metrics import PAGE as METRICS
@@ -55,7 +55,11 @@ class Routes:
     def _page(self, endpoint: Endpoint[Any, Any]) -> Callable[[web.Request], Awaitable[web.Response]]:
         if endpoint is CALLER:
             return self._caller
-        serve = self._write if isinstance(endpoint, Write) else self._read
+        serve = self._read
+        if isinstance(endpoint, Write):
+            serve = self._write
+        elif isinstance(endpoint, ReadByMembers):
+            serve = self._read_by_member
 
         async def page(request: web.Request) -> web.Response:
             return await serve(endpoint, request)
@@ -67,6 +71,22 @@ class Routes:
         if asked is None or not asked.waits_s():
             return _json(await self._answer(endpoint, asked))
         return _json(await self._poll(endpoint, asked, request))
+
+    async def _read_by_member(self, endpoint: Endpoint[Any, Any], request: web.Request) -> web.Response:
+        """Answer those who may write, and log who read what."""
+        actor = await self._actor(request)
+        asked = await _request(endpoint, request)
+        outcome = "accepted" if actor.may_write else "denied"
+        log.info("api_read", action=endpoint.name, uid=actor.uid, user=actor.user, pid=actor.pid, outcome=outcome)
+        if not actor.may_write:
+            raise self._denied(actor, "may not see logs: they can hold other users' words")
+        return _json(await self._answer(endpoint, asked))
+
+    def _denied(self, actor: Actor, what: str) -> Denied:
+        return Denied(
+            f"{actor.user} {what}",
+            f"use root, or `usermod -aG {self._authorizer.group} {actor.user}` and log in again",
+        )
 
     async def _answer(self, endpoint: Endpoint[Any, Any], asked: Request | None) -> Document:
         async with asyncio.timeout((asked.waits_s() if asked else 0.0) + READ_TIMEOUT_S):
@@ -125,10 +145,7 @@ class Routes:
         line = log.bind(action=endpoint.name, uid=actor.uid, user=actor.user, pid=actor.pid, request=asked)
         if not actor.may_write:
             line.warning("api_write", outcome="denied")
-            raise Denied(
-                f"{actor.user} may look but not change anything",
-                f"use root, or `usermod -aG {self._authorizer.group} {actor.user}` and log in again",
-            )
+            raise self._denied(actor, "may look but not change anything")
         outcome = "failed"
         try:
             answer: Document = await self._handlers.call(endpoint, request, actor)

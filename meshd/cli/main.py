@@ -27,6 +27,7 @@ COMMANDS = (
     "nodes",
     "explain",
     "events",
+    "logs",
     "drain",
     "undrain",
     "remove",

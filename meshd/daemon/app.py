@@ -13,6 +13,7 @@ from meshd.daemon.controller import Controller
 from meshd.daemon.head_api.wiring import HeadApiParts
 from meshd.daemon.head_api.wiring import build as build_head_api
 from meshd.daemon.live_settings import LiveSettings, Reload
+from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.desired_state import DesiredState, pod_limits
 from meshd.daemon.machines.wiring import MachineParts
@@ -102,6 +103,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     tailnet = TailnetWatcher(ports.tailscaled, clock, poll_interval_s=settings.tailnet.poll_interval_s)
     sources = Sources(providers, ports.slurm, keys, journal, live, clock, awake.set)
     lag, reports, logs = LoopLag(clock), NodeReports(store.node_event), NodeLogs(agents, clock)
+    machine_logs = MachineLogs(agents, providers, ports.kept_logs, clock)
     slurm_files = SlurmFilesController(
         live, journal, ports.slurm, clock, sources.slurm, awake.set, quiesce.wait_until_quiet,
         pod_providers=frozenset(pod_limits(providers)), write=ports.slurm_files,
@@ -121,7 +123,8 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         live, store, providers=providers, slurm=ports.slurm, agents=agents, devices=keys.api,
         user_data=UserDataMaker(live, keys, auth_key.machine_keys, ports.tokens, tailnet, providers),
         desired=desired, snapshot=snapshot, list_again=sources.list_again, reports=reports, logs=logs,
-        wait_until_quiet=quiesce.wait_until_quiet, awake=awake, followers=(live, roster, slurm_files),
+        machine_logs=machine_logs, wait_until_quiet=quiesce.wait_until_quiet, awake=awake,
+        followers=(live, roster, slurm_files),
         tick_took_s=metrics.tick_seconds.observe,
     )  # fmt: skip
     nodes = build_nodes(
@@ -142,7 +145,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     head = build_head_api(
         live, store, machines, report, metrics, Reload(live, notifier, (sources, auth_key.controller)),
         slurm=ports.slurm, slurm_files=slurm_files, slurm_ping=slurm_ping, tailnet=tailnet, sources=sources,
-        snapshot=snapshot, desired=desired, guards=guards, logs=logs, prices=prices.service,
+        snapshot=snapshot, desired=desired, guards=guards, logs=logs, machine_logs=machine_logs, prices=prices.service,
         auth_key=auth_key.service, munge_key=munge_key.service, node_tokens=nodes.token_service,
     )  # fmt: skip
     controllers.append(ServiceStatus(notifier, machines.controller, journal, desired, head.service, clock))

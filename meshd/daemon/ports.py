@@ -22,6 +22,7 @@ from meshd.runtime.clock import Clock, SystemClock
 from meshd.runtime.run import run
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.files import Writer
+from meshd.store.kept_logs import KeptLogs
 from meshd.tailnet.canary import Canary
 from meshd.tailnet.localapi import LocalApi
 
@@ -44,6 +45,7 @@ class Ports:
         munge_keys: keeps munge keys while they rotate.
         tokens: the machines' tokens.
         agents: the commands for node agents.
+        kept_logs: keeps the last logs of machines.
     """
 
     clock: Clock
@@ -59,6 +61,7 @@ class Ports:
     munge_keys: MungeKeyStore
     tokens: MachineTokens
     agents: AgentQueues
+    kept_logs: KeptLogs
 
 
 def open_ports(settings: Settings) -> Ports:
@@ -87,4 +90,5 @@ def open_ports(settings: Settings) -> Ports:
         munge_keys=MungeKeyStore(state),
         tokens=MachineTokens.at(state / "machines.key"),
         agents=AgentQueues(),
+        kept_logs=KeptLogs(state / "logs"),
     )

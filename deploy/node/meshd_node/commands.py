@@ -150,7 +150,8 @@ def _restart_slurmd(node: Node, args: Args) -> Data:
 
 
 def _collect_logs(node: Node, args: Args) -> Data:
-    return {"logs": logs.collect(node, int(args.get("lines", 200)), str(args.get("of", "")))}
+    parts = args.get("parts", ())
+    return {"logs": logs.collect(node, int(args.get("lines", 200)), [str(part) for part in parts])}
 
 
 def _leave(node: Node, _args: Args) -> Data:

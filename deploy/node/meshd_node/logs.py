@@ -1,57 +1,94 @@
-"""The ends of the daemons' logs, for the head: of systemd's journal, of a pod's loggers, and of log files."""
+"""The ends of this machine's logs, for the head, in parts: systemd's journal, a pod's loggers, and log files."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from .errors import ToolMissing
+from .errors import NodeError, ToolMissing
 from .node import Node
 from .tools import run
 
 LINES_MAX = 2000
 TEXT_BYTES_MAX = 32 * 1024
-"""For each log, as JSON: the head accepts 256 KiB in total."""
+"""For each part, as JSON: the head accepts 256 KiB in total."""
 READ_BYTES = 256 * 1024
 """The most bytes read from the end of each log file."""
-JOURNAL_S = 30.0
-UNITS = ("meshd-node.service", "meshd-slurmd.service", "munge.service", "tailscaled.service")
-POD_SERVICES = ("meshd-node", "slurmd", "munged", "tailscaled", "meshnetd", "start")
+JOURNAL_S = 10.0
 
 
-def collect(node: Node, lines: int, of: str) -> dict[str, str]:
-    """The last lines of the logs whose name contains `of`, by name. A log that is missing or empty has no entry.
+class Part(NamedTuple):
+    """Where one part of the logs is.
 
-    Raises:
-        ToolTimeout, ToolFailed: from journalctl.
+    Attributes:
+        matches: arguments of journalctl, on a machine with systemd.
+        services: names of the services of s6, in a pod.
+        files: log files below /, on any machine.
     """
-    lines = max(1, min(lines, LINES_MAX))
-    return {name: _fitting(text) for name, text in _logs(node, lines, of) if text}
+
+    matches: Sequence[str] = ()
+    services: Sequence[str] = ()
+    files: Sequence[str] = ()
 
 
-def _logs(node: Node, lines: int, of: str) -> Iterator[tuple[str, str]]:
-    yield from _journal(lines, of) if node.systemd else _of_pod(node.paths.pod_logs, lines, of)
-    for path in (node.paths.munge_log / "munged.log", node.paths.slurm_log / "slurmd.log"):
-        if of in path.name:
-            yield path.name, _last_lines(_end_of(path), lines)
+PARTS = {
+    "boot": Part(files=("var/log/cloud-init-output.log",)),
+    "stage1": Part(("-t", "meshd"), ("start",)),
+    "agent": Part(("-u", "meshd-node.service"), ("meshd-node",)),
+    "slurmd": Part(("-u", "meshd-slurmd.service"), ("slurmd",), ("var/log/slurm/slurmd.log",)),
+    "munged": Part(("-u", "munge.service"), ("munged",), ("var/log/munge/munged.log",)),
+    "tailscaled": Part(("-u", "tailscaled.service"), ("tailscaled",)),
+    "meshnetd": Part(services=("meshnetd",)),
+}
+"""By name, in the order in which a machine comes to write them."""
 
 
-def _journal(lines: int, of: str) -> Iterator[tuple[str, str]]:
-    for unit in (unit for unit in UNITS if of in unit):
-        argv = ["journalctl", "--no-pager", "-q", "-o", "short-iso", "-n", str(lines), "-u", unit]
-        try:
-            yield unit, run(argv, JOURNAL_S, check=False).stdout
-        except ToolMissing:
-            return
+def collect(node: Node, lines: int, parts: Iterable[str] = ()) -> dict[str, str]:
+    """The last lines of each part. A part that is missing or empty has no entry.
+
+    Args:
+        node: this machine.
+        lines: of each log, 2,000 at most.
+        parts: which ones; empty: all. Unknown names are ignored.
+    """
+    lines, wanted = max(1, min(lines, LINES_MAX)), frozenset(parts)
+    found = {
+        name: "\n".join(text for text in _texts(node, part, lines) if text)
+        for name, part in PARTS.items()
+        if not wanted or name in wanted
+    }
+    return {name: _fitting(text) for name, text in found.items() if text}
 
 
-def _of_pod(directory: Path, lines: int, of: str) -> Iterator[tuple[str, str]]:
-    for name in (name for name in POD_SERVICES if of in name):
-        # The logger renames `current` to @TIME.s when it is full: a short one does not have all last lines.
-        files = [*sorted((directory / name).glob("@*")), directory / name / "current"]
-        yield name, _last_lines("".join(_end_of(path) for path in files), lines)
+def _texts(node: Node, part: Part, lines: int) -> Iterator[str]:
+    """The logs of a part, each short enough to leave room for the others."""
+    if node.systemd and part.matches:
+        yield _of_journal(part.matches, lines)
+    if not node.systemd:
+        for name in part.services:
+            yield _last_lines(_of_logger(node.paths.pod_logs / name), lines)
+    for name in part.files:
+        yield _last_lines(_end_of(node.paths.root / name), lines)[-TEXT_BYTES_MAX // 2 :]
+
+
+def _of_journal(matches: Sequence[str], lines: int) -> str:
+    """A journal that cannot be read is no reason to hold back the other logs."""
+    argv = ["journalctl", "--no-pager", "-q", "-o", "short-iso", "-n", str(lines), *matches]
+    try:
+        return run(argv, JOURNAL_S, check=False).stdout.strip("\n")
+    except ToolMissing:
+        return ""
+    except NodeError as error:
+        return f"(the journal cannot be read: {error})"
+
+
+def _of_logger(directory: Path) -> str:
+    """The logger renames `current` to @TIME.s when it is full: a short one does not have all last lines."""
+    files = [*sorted(directory.glob("@*")), directory / "current"]
+    return "".join(_end_of(path) for path in files)
 
 
 def _last_lines(text: str, lines: int) -> str:

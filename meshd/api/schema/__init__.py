@@ -34,6 +34,7 @@ from meshd.api.schema.key_rotation import (
     RotationView,
     WaiveRequest,
 )
+from meshd.api.schema.logs import LogRow, LogsQuery, LogsView, ReportRow
 from meshd.api.schema.munge_rotation import (
     MungeNodeRow,
     MungeRotationRequest,
@@ -82,6 +83,9 @@ __all__ = [
     "InitFinding",
     "InitView",
     "KeyRow",
+    "LogRow",
+    "LogsQuery",
+    "LogsView",
     "MachineAnswer",
     "MachineAnswers",
     "MachineFailure",
@@ -113,6 +117,7 @@ __all__ = [
     "ReloadRequest",
     "ReloadView",
     "RemoveRequest",
+    "ReportRow",
     "Request",
     "RotateKeyRequest",
     "RotateMungeKeyRequest",
@@ -140,6 +145,7 @@ DOCUMENTS: tuple[type[BaseModel], ...] = (
     OffersView,
     ExplainView,
     ExplainViews,
+    LogsView,
     PricesView,
     PricesRefresh,
     PricesRefreshed,

@@ -134,6 +134,11 @@ def nodes_argument(command: F) -> F:
     )(command)
 
 
+def node_argument(command: F) -> F:
+    """One node, by machine or slot, completed: the command gets `node`."""
+    return click.argument("node", metavar="NODE", type=NonEmpty(), shell_complete=_complete("nodes"))(command)
+
+
 def optional_nodes_argument(command: F) -> F:
     """Nodes, by machine or slot, or none for all, completed: the command gets `nodes`."""
     return click.argument("nodes", metavar="[NODE]...", nargs=-1, callback=_expand, shell_complete=_complete("nodes"))(

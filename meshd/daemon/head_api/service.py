@@ -12,12 +12,14 @@ from meshd.api.handlers import Handlers
 from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.head_api.events import EventService
 from meshd.daemon.head_api.explain import ExplainService
+from meshd.daemon.head_api.logs import LogService
 from meshd.daemon.head_api.machines import MachineService
 from meshd.daemon.head_api.offers import OfferService
 from meshd.daemon.head_api.scale import ScaleService
 from meshd.daemon.head_api.state import HeadState
 from meshd.daemon.head_api.status import PublishState, StatusService
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.node_steps import SlurmControl
 from meshd.daemon.machines.wiring import MachineParts
@@ -66,6 +68,7 @@ class HeadService:
         doctor: DoctorChecks,
         read_offers: Callable[[], Awaitable[None]],
         logs: NodeLogs,
+        machine_logs: MachineLogs,
         prices: PriceService,
         auth_key: AuthKeyService,
         munge_key: MungeKeyService,
@@ -81,6 +84,7 @@ class HeadService:
         self._offers = OfferService(state, read_offers)
         self._explain = ExplainService(state, logs)
         self._events = EventService(state, self._machines)
+        self._logs = LogService(state, self._machines, machine_logs)
         self._doctor = SingleFlight(doctor, DOCTOR_FRESH_S, store.clock)
         self._reload = reload
         self._prices = prices
@@ -100,6 +104,7 @@ class HeadService:
         table.read(e.OFFERS, self._offers.offers)
         table.read(e.EXPLAIN, self._explain.explain)
         table.read(e.EVENTS, self._events.events)
+        table.read(e.LOGS, self._logs.logs)
         table.read(e.DOCTOR, self._checks)
         table.write(e.RELOAD, self._reloaded)
         table.write(e.DRAIN, self._machines.drain)

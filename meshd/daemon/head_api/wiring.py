@@ -13,6 +13,7 @@ from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.metrics import MetricsReader, MetricsService
 from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.live_settings import LiveSettings, Reload
+from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.node_steps import SlurmControl
 from meshd.daemon.machines.wiring import MachineParts
@@ -66,6 +67,7 @@ def build(
     desired: Callable[[], Desired],
     guards: Guards,
     logs: NodeLogs,
+    machine_logs: MachineLogs,
     prices: PriceService,
     auth_key: AuthKeyService,
     munge_key: MungeKeyService,
@@ -77,6 +79,7 @@ def build(
     service = HeadService(
         live, store, machines, slurm=slurm, slurm_files=slurm_files, slurm_ping=slurm_ping, tailnet=tailnet,
         sources=sources, snapshot=snapshot, desired=desired, report=everything, reload=reload, logs=logs,
+        machine_logs=machine_logs,
         doctor=Doctor(report.checks, look=snapshot.refresh, now=clock.now),
         read_offers=Refresh(sources.offers.values(), clock),
         prices=prices, auth_key=auth_key, munge_key=munge_key, node_tokens=node_tokens,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import timedelta
 from typing import Any, Protocol
 
 import structlog
@@ -11,6 +10,7 @@ import structlog
 from meshd.api.node_schema import Verb
 from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.machine_logs import HEARD_LATELY, MachineLogs
 from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.repair_steps import NodeRepairs
 from meshd.errors import MeshdError, TailnetError
@@ -24,7 +24,6 @@ from meshd.plan.leaving import way_out
 
 log = structlog.get_logger(__name__)
 
-HEARD_LATELY = timedelta(seconds=60)
 ERASE_TIMEOUT_S = 5.0
 
 
@@ -82,6 +81,7 @@ class NodeSteps:
     Args:
         devices: the tailnet's API; None without a credential.
         wait_until_quiet: returns when Slurm's daemons understand each other: no node is let in before.
+        logs: keeps the last logs of machines; None: none are kept.
     """
 
     def __init__(
@@ -92,6 +92,7 @@ class NodeSteps:
         devices: Devices | None,
         live: LiveSettings,
         wait_until_quiet: Callable[[], Awaitable[None]] | None = None,
+        logs: MachineLogs | None = None,
     ) -> None:
         self._machine_store = machine_store
         self._slurm = slurm
@@ -99,6 +100,7 @@ class NodeSteps:
         self._devices = devices
         self._live = live
         self._wait_until_quiet = wait_until_quiet
+        self._logs = logs
         self.repairs = NodeRepairs(machine_store, slurm, agents, live)
 
     async def start_slurmd(self, step: StartSlurmd) -> None:
@@ -202,6 +204,7 @@ class NodeSteps:
             )
         slurmd_runs = machine.slurmd_started and not step.dead
         if not step.dead and not step.silent and machine.facts is not None:
+            await self._keep_logs(machine)
             why = await self._agents.command(machine.name, "leave", {}, self._live.settings.timing.leave_timeout_s)
             if why:
                 log.warning("agent_did_not_leave", machine=machine.name, reason=why)
@@ -227,6 +230,8 @@ class NodeSteps:
         Raises:
             SlurmError: Slurm cannot be asked: unknown is not idle.
         """
+        if not machine.terminate_calls:
+            await self._keep_logs(machine)
         if not machine.may_run_jobs:
             await self._erase_secrets(machine)
         if not machine.slurmd_started or machine.removal is Removal.FORCED:
@@ -241,6 +246,10 @@ class NodeSteps:
         elif not node.busy and not jobs:
             return ""
         return f"its slurmd runs on, and its node is open or at work: {', '.join(jobs) or 'no job yet'}"
+
+    async def _keep_logs(self, machine: Machine) -> None:
+        if self._logs is not None:
+            await self._logs.keep_last(machine)
 
     async def _erase_secrets(self, machine: Machine) -> None:
         """Best effort, once: an agent that spoke just now answers at once, and no machine's end waits for another."""

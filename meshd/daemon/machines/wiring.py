@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from meshd.daemon.controller import Wakes
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.cloud_steps import CloudSteps, UserDataSource
 from meshd.daemon.machines.controller import MachineController
@@ -53,6 +54,7 @@ def build(
     list_again: Callable[[str], None],
     reports: NodeReports,
     logs: NodeLogs | None = None,
+    machine_logs: MachineLogs | None = None,
     wait_until_quiet: Callable[[], Awaitable[None]] | None = None,
     awake: asyncio.Event | None = None,
     followers: Sequence[Wakes] = (),
@@ -73,13 +75,14 @@ def build(
         list_again: has a provider's machines listed soon.
         reports: what the node agents said last.
         logs: keeps the logs of unfit nodes; None: no log is kept.
+        machine_logs: keeps the last logs of machines; None: none are kept.
         wait_until_quiet: returns when no change of the munge key is at its moment.
         awake: see MachineController.
         followers: see MachineController.
         tick_took_s: see MachineController.
     """
     awake = awake or asyncio.Event()
-    node_steps = NodeSteps(store, slurm, agents, devices, live, wait_until_quiet)
+    node_steps = NodeSteps(store, slurm, agents, devices, live, wait_until_quiet, machine_logs)
     cloud_steps = CloudSteps(
         live.settings.cluster.name, store, providers, user_data, live, list_again, node_steps.at_work
     )

@@ -144,7 +144,7 @@ class NodeLogs(Controller):
 
     async def fetch(self, machine: str, timeout_s: float = NOW_TIMEOUT_S) -> LogTail | None:
         """The log now; the kept one when its agent does not answer in time, None where there is none."""
-        args = {"lines": LINES, "of": "slurmd"}
+        args = {"lines": LINES, "parts": ["slurmd"]}
         result = await self._agents.ask(machine, "collect_logs", args, timeout_s)
         logs = result.data.get("logs") if result is not None and result.ok else None
         if isinstance(logs, dict):
@@ -161,8 +161,8 @@ class NodeLogs(Controller):
 
 
 def _tail(logs: dict[object, object]) -> tuple[str, ...]:
-    """The last lines of the longest of these logs: slurmd writes to its file or to the unit's journal."""
-    texts = [text for text in logs.values() if isinstance(text, str)]
+    """The last lines of slurmd's log. An older agent sends all logs, and the unit's journal and the file apart."""
+    texts = [text for name, text in logs.items() if isinstance(text, str) and "slurmd" in str(name)]
     text = redact(max(texts, key=len, default=""))
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     return tuple("".join(c if c.isprintable() else "?" for c in line)[:LINE_CHARS_MAX] for line in lines[-LINES:])

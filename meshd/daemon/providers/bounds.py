@@ -17,7 +17,7 @@ import structlog
 
 from meshd.daemon.providers.guarded import Operation
 from meshd.errors import MeshdError, Transient, Uncertain
-from meshd.plaintext import plain
+from meshd.plaintext import plain, plain_lines
 from meshd.price_list import PriceList
 from meshd.provider_api import Instance, Offer
 
@@ -29,6 +29,7 @@ OFFERS_MAX: Final = 50_000
 PRICES_MAX: Final = 500_000
 ID_MAX_CHARS: Final = 256
 WORDS_MAX_CHARS: Final = 2000
+CONSOLE_MAX_CHARS: Final = 64 * 1024
 USD_PER_HOUR_MAX: Final = 100_000.0
 GPUS_MAX: Final = 1024
 MEMORY_MIB_MAX: Final = 2**32
@@ -72,6 +73,8 @@ class Bounds:
             if sum(map(len, answer.usd_per_hour.values())) > PRICES_MAX:
                 raise self._odd(operation, f"it has more than {PRICES_MAX} prices")
             return answer
+        if operation == "console":
+            return plain_lines(answer.replace("\r\n", "\n"), CONSOLE_MAX_CHARS)
         if isinstance(answer, str):
             return plain(answer, WORDS_MAX_CHARS)
         if operation == "list":

@@ -18,8 +18,8 @@ log = structlog.get_logger(__name__)
 READS = frozenset({"offers", "get", "list", "check"})
 NEVER_REFUSED = frozenset({"terminate", "check"})
 """Machines are given back whatever else fails; and who asks `meshctl doctor` wants the cloud's word of now."""
-ELSEWHERE = frozenset({"fetch_prices"})
-"""Asked of another API than the rest, so the one tells nothing of the other."""
+ELSEWHERE = frozenset({"fetch_prices", "console"})
+"""Asked of another API than the rest, or with a permission of their own: the one tells nothing of the other."""
 
 
 class Circuit:

@@ -8,6 +8,7 @@ from typing import Literal, Protocol, TypeVar
 
 from meshd.price_list import PriceList
 from meshd.provider_api import (
+    Console,
     Instance,
     LaunchRequest,
     Offer,
@@ -18,7 +19,7 @@ from meshd.provider_api import (
 )
 
 T = TypeVar("T")
-Operation = Literal["offers", "launch", "get", "list", "terminate", "check", "fetch_prices"]
+Operation = Literal["offers", "launch", "get", "list", "terminate", "check", "fetch_prices", "console"]
 
 
 class Guard(Protocol):
@@ -98,8 +99,32 @@ class GuardedPriceBook(GuardedProvider):
         return await self._ask("fetch_prices", self._book.fetch_prices)
 
 
+class GuardedConsole(GuardedProvider):
+    """The same for a provider that shows consoles."""
+
+    def __init__(self, provider: Provider, shows: Console, guards: Sequence[Guard]) -> None:
+        super().__init__(provider, guards)
+        self._shows = shows
+
+    async def console(self, instance: Instance) -> str:
+        """See Console."""
+        return await self._ask("console", lambda: self._shows.console(instance))
+
+
+class GuardedPriceBookAndConsole(GuardedPriceBook, GuardedConsole):
+    """The same for a provider that is both."""
+
+    def __init__(self, provider: Provider, book: PriceBook, shows: Console, guards: Sequence[Guard]) -> None:
+        GuardedPriceBook.__init__(self, provider, book, guards)
+        self._shows = shows
+
+
 def guarded(provider: Provider, guards: Sequence[Guard]) -> GuardedProvider:
-    """The provider with guards around it, the outermost first; a PriceBook as well when it is one itself."""
+    """The provider with guards around it, the outermost first; a PriceBook and a Console as well when it is one."""
+    if isinstance(provider, PriceBook) and isinstance(provider, Console):
+        return GuardedPriceBookAndConsole(provider, provider, provider, guards)
+    if isinstance(provider, Console):
+        return GuardedConsole(provider, provider, guards)
     if isinstance(provider, PriceBook):
         return GuardedPriceBook(provider, provider, guards)
     return GuardedProvider(provider, guards)

@@ -15,7 +15,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator, validate
 from pydantic import BaseModel
 
 from meshd.api import openapi, schema
-from meshd.api.endpoints import ENDPOINTS, EVENTS, Endpoint, Write
+from meshd.api.endpoints import ENDPOINTS, EVENTS, Endpoint, ReadByMembers, Write
 from meshd.api.handlers import Handlers
 from meshd.api.schema import DOCUMENTS
 
@@ -91,7 +91,7 @@ def _table() -> str:
 
 
 def _row(one: Endpoint[Any, Any]) -> str:
-    write = isinstance(one, Write)
+    write = isinstance(one, Write | ReadByMembers)
     who = "writers; all with `dry_run`" if write and one.has_dry_run else "writers" if write else "all"
     text = one.summary
     if one.refusals:

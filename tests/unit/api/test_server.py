@@ -28,6 +28,7 @@ from meshd.api.listen import SocketError, clear_stale
 from meshd.api.schema import (
     ErrorView,
     EventsView,
+    LogsView,
     MungeRotationView,
     NodesView,
     OffersQuery,
@@ -290,6 +291,7 @@ class Conn(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX); self.sock.settimeout(60); self.sock.connect(sys.argv[1])
 out = []
 for method, page, body in (("GET", "/v1/status", None), ("GET", "/v1/caller", None),
+                           ("GET", "/v1/logs?machine=a100-1", None),
                            ("POST", "/v1/scale", '{"gpus": 4}'), ("POST", "/v1/scale", '{"gpus": 4, "dry_run": true}'),
                            ("POST", "/v1/rotate-key", '{"dry_run": true}'),
                            ("POST", "/v1/auth-key/rotation/abort", "{}"),
@@ -315,12 +317,13 @@ def test_roles_of_other_users(head: SimHead, path: Path, case: str) -> None:
     elif case == "no such account":
         uid, gid = 54321, 54321
     argv = [sys.executable, "-I", "-c", AS_SOMEBODY, str(path), str(uid), str(gid), *map(str, extra)]
+    head.give(endpoints.LOGS, LogsView(machine="m", slot="a100-1", provider="aws", phase="ready"))
     head.give(endpoints.ROTATE_AUTH_KEY, RotationView(at=NOW))
     head.give(endpoints.ROTATE_MUNGE_KEY, MungeRotationView(at=NOW))
     with serve(head, path, group=group, own_uid=own):
         done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    status, caller, scale, dry_run, key_dry, key_abort, munge_dry, munge_abort = json.loads(done.stdout)
+    status, caller, logs, scale, dry_run, key_dry, key_abort, munge_dry, munge_abort = json.loads(done.stdout)
     may_write = case in ("primary group", "own uid")
     assert status[0] == 200
     assert caller[1]["uid"] == uid
@@ -330,6 +333,7 @@ def test_roles_of_other_users(head: SimHead, path: Path, case: str) -> None:
     )
     if not may_write:
         assert [answer[0] for answer in (key_abort, munge_abort)] == [403] * 2, "an abort is no dry run"
+    assert (logs[0], bool(head.asked(endpoints.LOGS))) == ((200, True) if may_write else (403, False))
     assert scale[0] == (200 if may_write else 403)
     assert head.writers == ([uid] if may_write else [])
     if not may_write:

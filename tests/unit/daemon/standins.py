@@ -21,13 +21,16 @@ class LogAgent:
 
     def __init__(self) -> None:
         self.text: str | None = ""
+        self.more: dict[str, str] = {}
         self.asked: list[tuple[str, Verb, Mapping[str, Any]]] = []
 
     async def ask(
         self, machine: str, verb: Verb, args: Mapping[str, Any], timeout_s: float, *, first: bool = False
     ) -> ResultIn | None:
         self.asked.append((machine, verb, args))
-        return None if self.text is None else ResultIn(id="1", ok=True, data={"logs": {"slurmd.log": self.text}})
+        return (
+            None if self.text is None else ResultIn(id="1", ok=True, data={"logs": {**self.more, "slurmd": self.text}})
+        )
 
 
 @dataclass

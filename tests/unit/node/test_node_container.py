@@ -240,7 +240,7 @@ def test_logs_of_a_pod(tmp_path: Path) -> None:
     found = commands.VERBS["collect_logs"](node, {"lines": 3})["logs"]
     assert found["slurmd"] == "2\n3\n4"
     assert found["munged"] == "m"
-    assert commands.VERBS["collect_logs"](node, {"of": "slurmd"})["logs"].keys() == {"slurmd"}
+    assert commands.VERBS["collect_logs"](node, {"parts": ["slurmd"]})["logs"].keys() == {"slurmd"}
 
 
 # -- the proxy --------------------------------------------------------------------------------------------------------
