@@ -18,7 +18,16 @@ from meshd.slurm.capabilities import SlurmVersion, parse_version
 from meshd.slurm.init import probe
 from meshd.slurm.init.codes import InitRefused, Refusal
 from meshd.slurm.init.tree import Tree, read_tree
-from meshd.slurm.init.types import CGROUP_CONF, DAEMON_USER, GRES_CONF, PLUGSTACK_CONF, SLURM_CONF, SLURM_DIR, InitInput
+from meshd.slurm.init.types import (
+    CGROUP_CONF,
+    DAEMON_USER,
+    GRES_CONF,
+    OCI_CONF,
+    PLUGSTACK_CONF,
+    SLURM_CONF,
+    SLURM_DIR,
+    InitInput,
+)
 from meshd.slurm.nodes import GRES, NODES
 from meshd.slurm.pools import pool_lines
 from meshd.tailnet.cli import TailscaleCli
@@ -82,6 +91,7 @@ def read_input(settings: Settings, address: str, fs: RootFs) -> InitInput:
         gres = read_tree(conf_dir / GRES_CONF, load, known)
         texts = {str(path): conf.render() for path, conf in {**tree.files, **gres.files}.items()}
         cgroup = load(conf_dir / CGROUP_CONF)
+        oci = load(conf_dir / OCI_CONF)
         stack = conf_dir / PLUGSTACK_CONF
         plugstack = fs.read_text(stack) if fs.kind(stack) is Kind.FILE else ""
         own_files = all(fs.kind(SLURM_DIR / name) is Kind.FILE for name in (NODES, GRES))
@@ -95,6 +105,7 @@ def read_input(settings: Settings, address: str, fs: RootFs) -> InitInput:
         slurm_conf=slurm_conf,
         gres_conf=texts.pop(str(conf_dir / GRES_CONF), None),
         cgroup_conf=cgroup,
+        oci_conf=oci,
         included=texts,
         links=links,
         present=present,

@@ -191,7 +191,8 @@ def look(head: Host) -> InitInput:
     read, links = read_files(head.conf_dir)
     return InitInput(
         cluster="lab", head="head", head_address=HEAD_IP, slurm_conf=read.pop("slurm.conf", None),
-        gres_conf=read.pop("gres.conf", None), cgroup_conf=read.pop("cgroup.conf", None), included=read, links=links,
+        gres_conf=read.pop("gres.conf", None), cgroup_conf=read.pop("cgroup.conf", None),
+        oci_conf=read.pop("oci.conf", None), included=read, links=links,
         pools=POOLS, version=parse_version(head.call("slurmctld", "-V")),
     )  # fmt: skip
 

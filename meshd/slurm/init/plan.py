@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from meshd.slurm.conf import parse
 from meshd.slurm.init.amend import Editor, amend, make_room, must_be_in_force, read_number, with_own_file
 from meshd.slurm.init.codes import InitRefused, Refusal, Warn
+from meshd.slurm.init.containers import container_change
 from meshd.slurm.init.names import check_names, own_names
 from meshd.slurm.init.tree import Tree, read_tree
 from meshd.slurm.init.types import (
@@ -59,6 +60,7 @@ def plan_init(have: InitInput) -> InitPlan:
     restart = bool(files) or _behind(editor)
     files.extend(_gres_change(have, gres, gres_name))
     files.extend(_cgroup_change(have))
+    files.extend(container_change(have))
     # Leave out meshd's own files: the daemon may write them at any moment.
     mine = (have.conf_dir / nodes_name, have.conf_dir / gres_name)
     users = {path: text for path, text in have.texts().items() if path not in mine}

@@ -15,6 +15,7 @@ from meshd.slurm.nodes import PoolLine
 SLURM_CONF = "slurm.conf"
 GRES_CONF = "gres.conf"
 CGROUP_CONF = "cgroup.conf"
+OCI_CONF = "oci.conf"
 PLUGSTACK_CONF = "plugstack.conf"
 
 NODES_INCLUDES = ("nodes.conf", "meshd-nodes.conf", "meshd-slots.conf")
@@ -94,7 +95,7 @@ class InitInput:
 
     Attributes:
         head, head_address: the head's short host name, and its tailnet address.
-        slurm_conf, gres_conf, cgroup_conf: the texts; None for a missing file.
+        slurm_conf, gres_conf, cgroup_conf, oci_conf: the texts; None for a missing file.
         included: the texts of other included files, by absolute path, or by a path from `conf_dir`.
         links: the symbolic links in the directory: name to absolute target.
         present: names of other entries in the directory.
@@ -125,11 +126,17 @@ class InitInput:
     slurmctld_port: int = SLURMCTLD_PORT
     running: Mapping[str, str] = field(default_factory=dict)
     own_files: bool = True
+    oci_conf: str | None = None
 
     def texts(self) -> dict[PurePosixPath, str]:
         """Every text, by absolute path."""
         found = {self.conf_dir / name: text for name, text in self.included.items()}
-        own = {SLURM_CONF: self.slurm_conf, GRES_CONF: self.gres_conf, CGROUP_CONF: self.cgroup_conf}
+        own = {
+            SLURM_CONF: self.slurm_conf,
+            GRES_CONF: self.gres_conf,
+            CGROUP_CONF: self.cgroup_conf,
+            OCI_CONF: self.oci_conf,
+        }
         found.update((self.conf_dir / name, text) for name, text in own.items() if text is not None)
         return found
 

@@ -11,6 +11,7 @@ from meshd.slurm.capabilities import SlurmVersion
 from meshd.slurm.conf import parse
 from meshd.slurm.init.apply import apply_init, read_files
 from meshd.slurm.init.codes import InitRefused, Refusal, Warn
+from meshd.slurm.init.containers import render_oci
 from meshd.slurm.init.plan import plan_init
 from meshd.slurm.init.tree import read_tree
 from meshd.slurm.init.types import GRES_INCLUDES, NODES_INCLUDES, InitInput, InitPlan, render_diff
@@ -94,12 +95,13 @@ def after(have: InitInput, plan: InitPlan) -> InitInput:
         slurm_conf=texts.get("slurm.conf", have.slurm_conf),
         gres_conf=texts.get("gres.conf", have.gres_conf),
         cgroup_conf=texts.get("cgroup.conf", have.cgroup_conf),
+        oci_conf=texts.get("oci.conf", have.oci_conf),
         links=DONE_LINKS,
     )
 
 
 def test_a_workstation_that_is_its_own_head() -> None:
-    plan = plan_init(existing(WORKSTATION))
+    plan = plan_init(existing(WORKSTATION, oci_conf=render_oci(None)))
     assert render_diff(plan) == WORKSTATION_DIFF
     assert plan.restart_slurmctld
 
@@ -113,7 +115,7 @@ def test_planning_again_leaves_nothing_to_do(have: InitInput) -> None:
 def test_a_new_head() -> None:
     plan = plan_init(NOTHING)
     texts = {change.path.name: change.new for change in plan.files}
-    assert set(texts) == {"slurm.conf", "gres.conf", "cgroup.conf"}
+    assert set(texts) == {"slurm.conf", "gres.conf", "cgroup.conf", "oci.conf"}
     conf = parse(texts["slurm.conf"])
     assert conf.get("SlurmctldHost") == "head(100.64.0.1)"
     assert conf.get("ProctrackType") == "proctrack/cgroup"

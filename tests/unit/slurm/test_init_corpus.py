@@ -50,6 +50,7 @@ def after(have: InitInput, plan: InitPlan) -> InitInput:
         gres_conf=texts.get("gres.conf", have.gres_conf),
         included={**have.included, **{link.path.name: plan.first_nodes_conf for link in plan.links[:1]}},
         links={link.path.name: str(link.target) for link in plan.links},
+        oci_conf=texts.get("oci.conf", have.oci_conf),
     )
 
 
