@@ -93,6 +93,10 @@ class Hypervisor(Protocol):
         """
         ...
 
+    def console(self, name: str) -> str:
+        """What a machine wrote to its console so far, also of one that is gone; "" when it is not known."""
+        ...
+
 
 class HollowHypervisor:
     """Machines that are only book entries: instant, without processes."""
@@ -101,6 +105,7 @@ class HollowHypervisor:
         self._alive: dict[str, str] = {}
         self.restarts: list[str] = []
         """Names of the pods that were restarted, in order."""
+        self.consoles: dict[str, str] = {}
 
     async def boot(self, spec: MachineSpec) -> str:
         """Record the machine and hand out an address of TEST-NET-2."""
@@ -116,6 +121,10 @@ class HollowHypervisor:
     def alive(self, name: str) -> bool:
         """Whether the machine is still recorded."""
         return name in self._alive
+
+    def console(self, name: str) -> str:
+        """What a test put there."""
+        return self.consoles.get(name, "")
 
     async def restart(self, name: str) -> None:
         """Record the restart."""

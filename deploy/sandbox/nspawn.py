@@ -171,7 +171,7 @@ class NspawnHypervisor:
         """A machine's file system as the host sees it, sockets too; it leads nowhere once the machine is off."""
         return Path(f"/proc/{await self._leader(self._machines[name], 10.0)}/root")
 
-    def logs(self, name: str) -> str:
+    def console(self, name: str) -> str:
         """What a machine printed on its console so far; also of machines that are gone, until the sandbox is."""
         path = self._console(name)
         return path.read_text(errors="replace").replace("\r\n", "\n") if path.exists() else ""
@@ -306,7 +306,7 @@ class NspawnHypervisor:
                 return
             await asyncio.sleep(_POLL_S)
         name = machine.spec.name
-        raise RuntimeError(f"machine {name!r} could not be started: {self.logs(name).strip()[-_EXCERPT:]}")
+        raise RuntimeError(f"machine {name!r} could not be started: {self.console(name).strip()[-_EXCERPT:]}")
 
     async def _remove(self, name: str, port: Port, folder: Path) -> None:
         """Remove what a machine that no longer runs has left."""
@@ -329,7 +329,7 @@ class NspawnHypervisor:
             if leader:
                 return leader
             await asyncio.sleep(_POLL_S)
-        raise RuntimeError(f"machine {machine.spec.name!r} does not run: {self.logs(machine.spec.name)[-_EXCERPT:]}")
+        raise RuntimeError(f"machine {machine.spec.name!r} does not run: {self.console(machine.spec.name)[-_EXCERPT:]}")
 
     async def _kill(self, machine: _Machine) -> None:
         leader = leader_of(machine.process.pid) if machine.process.poll() is None else None

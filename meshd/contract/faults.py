@@ -80,8 +80,8 @@ class CloudFault:
     """One fault to inject.
 
     Attributes:
-        operation: launch, get, list, terminate, offers, prices, check or other; "*" for any. Lifecycle faults always
-            hit launches. For FaultKind.DENIED, the vendor's name of a permission.
+        operation: launch, get, list, terminate, offers, prices, check, console or other; "*" for any. Lifecycle faults
+            always hit launches. For FaultKind.DENIED, the vendor's name of a permission.
         status: HTTP status of error_before and error_after.
         skip: how many matching calls to let through first.
     """

@@ -123,6 +123,10 @@ class Rig(ABC):
         """Take a spot machine back, as the cloud does."""
         not_covered("the rig cannot take spot machines back")
 
+    def write_console(self, token: str, text: str) -> None:
+        """Make this the whole text of a machine's console."""
+        not_covered("the rig has no consoles")
+
     def set_capacity(self, offer: Offer, machines: int) -> None:
         """Limit how many machines of an offer's type fit in its region, running ones included."""
         not_covered("the rig cannot limit its cloud's capacity")

@@ -74,7 +74,7 @@ class StandIn(ABC):
 
     @abstractmethod
     def operation_of(self, request: web.Request) -> str:
-        """The contract's name of a call: launch, get, list, terminate, offers, prices, check or other."""
+        """The contract's name of a call: launch, get, list, terminate, offers, prices, check, console or other."""
 
     async def operation_in(self, request: web.Request) -> str:
         """Like `operation_of`; override it for an API whose paths do not say enough. It may read the body."""

@@ -10,6 +10,7 @@ The plugin prints the report: `pytest -p meshd.contract.plugin`.
 
 from __future__ import annotations
 
+from meshd.contract.cases.console import ConsoleCases
 from meshd.contract.cases.hygiene import HygieneCases
 from meshd.contract.cases.lifecycle import LifecycleCases, SpotCases, TerminateCases, UnexpectedAnswerCases
 from meshd.contract.cases.offers import OfferCases
@@ -29,6 +30,7 @@ class ContractSuite(
     TerminateCases,
     LifecycleCases,
     SpotCases,
+    ConsoleCases,
     UnexpectedAnswerCases,
     RefusalCases,
     UnclearLaunchCases,

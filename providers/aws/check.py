@@ -18,6 +18,8 @@ from providers.aws.settings import AwsSettings
 
 NOBODY = "i-00000000000000000"
 """An id that no instance has. A policy with conditions on tags denies it too, so a denial proves nothing."""
+CONSOLE = "ec2:GetConsoleOutput"
+"""Without this permission everything else works."""
 _ANY_TYPE = "t3.micro"
 
 
@@ -61,6 +63,8 @@ class PermissionCheck:
         notes = []
         if ours:
             missing += refused
+            if await missing_permissions([Probe(CONSOLE, lambda: self._ec2.dry_console(region, ours))], _named):
+                notes.append(f"{CONSOLE} is missing: `meshctl logs` shows no consoles")
         elif refused:
             notes.append("ec2:TerminateInstances can be checked only while there is a machine")
         if any(name.startswith("ec2:DescribeI") for name in missing):

@@ -34,6 +34,8 @@ Row = Mapping[str, Any]
 
 PRICING_REGION = "us-east-1"
 """One of the three regions that have the Price List Query API. Each has the prices of all regions."""
+NOT_NITRO = frozenset({"UnsupportedOperation", "InvalidParameterCombination"})
+"""The refusal of `Latest` for an instance that is not on Nitro."""
 PRICES_TIMEOUT_S = 120.0
 """For all pages of one region, about ten."""
 
@@ -111,6 +113,27 @@ class Ec2:
             _part(answer, "TerminatingInstances", "terminate", changes=True)
 
         await self._do(call, "terminate", changes=True)
+
+    async def console(self, region: str, instance_id: str) -> str:
+        """GetConsoleOutput: the last 64 KiB of the serial console, "" when there is none.
+
+        Only instances on Nitro have the text of this moment (`Latest`); of others EC2 has what it stored last.
+        """
+
+        def call() -> str:
+            client = self._ec2(region, attempts=1)
+            try:
+                answer = client.get_console_output(InstanceId=instance_id, Latest=True)
+            except exceptions.ClientError as error:
+                if error.response.get("Error", {}).get("Code") not in NOT_NITRO:
+                    raise
+                answer = client.get_console_output(InstanceId=instance_id)
+            if answer.get("InstanceId") != instance_id:
+                text = "the answer is not what EC2's API promises"
+                raise Transient(text, provider=AWS, operation="console")
+            return str(answer.get("Output") or "")
+
+        return await self._do(call, "console")
 
     async def instance_types(self, region: str, patterns: Sequence[str], operation: str = "offers") -> list[Row]:
         """DescribeInstanceTypes, all pages."""
@@ -227,6 +250,10 @@ class Ec2:
     async def dry_terminate(self, region: str, instance_id: str) -> None:
         """TerminateInstances with DryRun: ends nothing."""
         await self._do(lambda: self._dry("terminate_instances", region, {"InstanceIds": [instance_id]}), "check")
+
+    async def dry_console(self, region: str, instance_id: str) -> None:
+        """GetConsoleOutput with DryRun."""
+        await self._do(lambda: self._dry("get_console_output", region, {"InstanceId": instance_id}), "check")
 
     def _dry(self, call: str, region: str, parameters: Mapping[str, Any]) -> None:
         try:

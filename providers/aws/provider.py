@@ -135,6 +135,15 @@ class AwsProvider:
         except NotFound as error:
             raise self._fresh.error_for(instance, error) from error
 
+    async def console(self, instance: Instance) -> str:
+        """GetConsoleOutput, for about an hour also after the instance was terminated.
+
+        Raises:
+            NotFound: EC2 does not know the machine.
+            AuthFailed: the credentials lack ec2:GetConsoleOutput.
+        """
+        return await self._ec2.console(self._region_of(instance, "console"), instance.id)
+
     async def fetch_prices(self) -> PriceList:
         """On-demand prices of Linux machines, from the Price List Query API.
 

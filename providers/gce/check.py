@@ -29,7 +29,12 @@ ALWAYS = (
     "compute.zoneOperations.get",
 )
 LIST_OPERATIONS = "compute.zoneOperations.list"
-"""Without this permission everything works, but meshd cannot say what ended a machine."""
+SERIAL_PORT = "compute.instances.getSerialPortOutput"
+OPTIONAL = {
+    LIST_OPERATIONS: "without it meshd cannot say what ended a machine",
+    SERIAL_PORT: "without it `meshctl logs` shows no consoles",
+}
+"""Without these permissions everything else works."""
 ACCELERATORS = "compute.acceleratorTypes.list"
 _REQUIRED = re.compile(r"Required '(compute\.[A-Za-z.]+)' permission")
 _PROJECT = re.compile(r"projects/([^/]+)/")
@@ -58,7 +63,7 @@ class PermissionCheck:
             reads.append(Probe(ACCELERATORS, lambda: gce.accelerator_types("check")))
         missing = await missing_permissions(reads, _named)
         wanted = needed(settings, gce.project)
-        granted = await gce.granted((*wanted, LIST_OPERATIONS))
+        granted = await gce.granted((*wanted, *OPTIONAL))
         if granted is not None:
             missing += set(wanted) - granted
         require_none_missing(GCE, missing, gce.who)
@@ -75,9 +80,8 @@ def _note(granted: frozenset[str] | None) -> str:
             "reads are allowed; to check whether machines may be made, enable the Cloud Resource Manager API in the "
             "project"
         )
-    if LIST_OPERATIONS not in granted:
-        return f"no permission is missing except {LIST_OPERATIONS}; without it meshd cannot say what ended a machine"
-    return "no permission is missing"
+    lacking = [f"{name}: {why}" for name, why in OPTIONAL.items() if name not in granted]
+    return f"no permission is missing except {'; '.join(lacking)}" if lacking else "no permission is missing"
 
 
 def needed(settings: GceSettings, project: str) -> tuple[str, ...]:

@@ -91,6 +91,19 @@ class Gce:
 
         return await self._do(call, operation)
 
+    async def serial_port(self, zone: str, name: str, last_b: int) -> str:
+        """instances.getSerialPortOutput of port 1: the newest `last_b` bytes."""
+
+        def call(sdk: Sdk) -> str:
+            client = self._client(sdk, "InstancesClient")
+            request = sdk.compute.GetSerialPortOutputInstanceRequest(
+                project=self._project, zone=zone, instance=name, port=1, start=-last_b
+            )
+            row = self._row(sdk, client.get_serial_port_output(request, **self._once()), "serialPortOutput", "console")
+            return str(row.get("contents") or "")
+
+        return await self._do(call, "console")
+
     async def instances(self, wanted: str, operation: str = "list") -> list[Row]:
         """instances.aggregatedList by filter: all zones, all pages, or an error."""
         scopes = await self._aggregated("InstancesClient", "AggregatedListInstancesRequest", wanted, operation)

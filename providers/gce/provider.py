@@ -49,6 +49,7 @@ from providers.gce.prices import NOTE, machine_rates, to_rate
 from providers.gce.settings import GceSettings
 
 USER_DATA_MAX_B = 256 * 1024
+CONSOLE_MAX_B = 64 * 1024
 _OFF = frozenset({InstanceState.TERMINATING, InstanceState.STOPPED})
 _ENDING = frozenset({InstanceState.TERMINATING, InstanceState.PREEMPTED, InstanceState.GONE})
 POLL_FIRST_S = 0.25
@@ -232,6 +233,16 @@ class GceProvider:
             return
         if refusal is not None:
             raise to_error(refusal, operation="terminate", changes=True)
+
+    async def console(self, instance: Instance) -> str:
+        """instances.getSerialPortOutput, as long as the machine exists.
+
+        Raises:
+            NotFound: Google does not know the machine.
+            AuthFailed: the credentials lack compute.instances.getSerialPortOutput.
+        """
+        zone, name = split_id(instance.id, "console")
+        return await self._gce.serial_port(zone, name, CONSOLE_MAX_B)
 
     async def fetch_prices(self) -> PriceList:
         """Prices of the wanted types, computed from the SKUs of the Cloud Billing Catalog.

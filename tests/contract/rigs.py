@@ -112,6 +112,9 @@ class SandboxRig(Rig):
         self.ledger.preempt(next(machine.id for machine in self.ledger.everything() if machine.token == token))
         await self.settle()
 
+    def write_console(self, token: str, text: str) -> None:
+        self.hypervisor.consoles[token] = text
+
     def set_capacity(self, offer: Offer, machines: int) -> None:
         self.ledger.set_capacity(offer.instance_type, offer.region, machines)
 

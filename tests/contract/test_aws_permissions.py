@@ -8,8 +8,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from meshd.contract.faults import FaultKind
-from meshd.contract.steps import CLUSTER, running
+from meshd.contract.steps import CLUSTER, request, running
 from meshd.errors import AuthFailed, InvalidRequest
+from meshd.provider_api import Console
 from tests.contract.rigs import SandboxRig, build
 
 
@@ -46,6 +47,26 @@ async def test_terminate_permission_is_checked_on_a_machine_of_the_cluster(rig: 
     await running(rig, provider)
     with pytest.raises(AuthFailed, match="ec2:TerminateInstances"):
         await provider.check()
+
+
+async def test_a_missing_permission_for_consoles_is_a_note(rig: SandboxRig) -> None:
+    provider = rig.make()
+    rig.inject(FaultKind.DENIED, "ec2:GetConsoleOutput")
+    assert "GetConsoleOutput" not in await provider.check(), "it can be checked only on a machine of the cluster"
+    machine = await running(rig, provider)
+    assert "ec2:GetConsoleOutput" in await provider.check()
+    assert isinstance(provider, Console)
+    with pytest.raises(AuthFailed, match="ec2:GetConsoleOutput"):
+        await provider.console(machine)
+
+
+async def test_the_console_of_an_instance_that_is_not_on_nitro(rig: SandboxRig) -> None:
+    provider = rig.make(CLUSTER, instance_types=["t2.micro"])
+    assert isinstance(provider, Console)
+    offer = (await provider.offers())[0]
+    machine = await provider.launch(request(offer))
+    rig.write_console(machine.token, "old but there")
+    assert await provider.console(machine) == "old but there"
 
 
 async def test_check_names_what_it_could_not_try(rig: SandboxRig) -> None:

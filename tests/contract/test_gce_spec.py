@@ -13,7 +13,7 @@ from deploy.sandbox.clouds.gce_key import service_account
 from meshd.contract.faults import FaultKind, When
 from meshd.contract.steps import CLUSTER, launched, request, running
 from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, NotFound, ProviderError, Transient, Uncertain
-from meshd.provider_api import Instance, InstanceId, InstanceState, PriceBook
+from meshd.provider_api import Console, Instance, InstanceId, InstanceState, PriceBook
 from tests.contract.discovery import Discovery
 from tests.contract.recorder import Exchange, Recorder, recording
 from tests.contract.rigs import SandboxRig, h100_offers
@@ -104,6 +104,29 @@ async def test_refusals(recorded: tuple[SandboxRig, Recorder, str], kind: FaultK
         await provider.launch(request(offer))
     for exchange in recorder.exchanges:
         check_exchange(exchange)
+
+
+async def test_the_console(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+    rig, recorder, url = recorded
+    provider = rig.make(api_endpoint=url)
+    assert isinstance(provider, Console)
+    instance = await running(rig, provider)
+    rig.write_console(instance.token, "z" * 200_000 + "end")
+    assert len(await provider.console(instance)) == 64 * 1024
+    assert recorder.exchanges[-1].path.endswith("/serialPort")
+    for exchange in recorder.exchanges:
+        check_exchange(exchange)
+
+
+async def test_a_missing_permission_for_consoles_is_a_note(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+    rig, _, url = recorded
+    rig.inject(FaultKind.DENIED, "compute.instances.getSerialPortOutput")
+    provider = rig.make(api_endpoint=url)
+    assert "compute.instances.getSerialPortOutput" in await provider.check()
+    instance = await running(rig, provider)
+    assert isinstance(provider, Console)
+    with pytest.raises(AuthFailed, match="getSerialPortOutput"):
+        await provider.console(instance)
 
 
 async def test_unknown_machines(recorded: tuple[SandboxRig, Recorder, str]) -> None:

@@ -538,7 +538,7 @@ class Lab:
             shown = f"no evidence from the head: {error}"
         clouds = self.cluster.clouds.clouds
         machines = [f"{c} {m.token} {m.life} {m.end or ''}" for c in clouds for m in self.ledger(c)[-12:]]
-        logs = self.cluster.world.hypervisor.logs
+        logs = self.cluster.world.hypervisor.console
         consoles = [f"--- {m.token}\n{logs(m.name)[-1500:]}" for m in self.all_alive()[:2]]
         return "\n".join([shown, *machines, *consoles])
 

@@ -111,8 +111,8 @@ async def test_each_line_has_its_services_name_and_is_kept_for_root_alone(world:
         "a log",
         20,
     )
-    assert "\ntailscaled: " in world.hypervisor.logs(told.suite)
-    assert "\nmeshnetd: meshnetd: this machine" not in world.hypervisor.logs(told.suite)
+    assert "\ntailscaled: " in world.hypervisor.console(told.suite)
+    assert "\nmeshnetd: meshnetd: this machine" not in world.hypervisor.console(told.suite)
     assert await told("stat -c %a /var/log/meshd-pod") == "700"
     running = await told("tr '\\0' ' ' </proc/$(s6-svstat -o pid /run/meshd-pod/service/tailscaled)/cmdline")
     assert "--tun=userspace-networking --socks5-server=127.0.0.1:1055" in running

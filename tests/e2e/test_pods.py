@@ -243,7 +243,7 @@ async def test_a_pod_that_ends_is_started_again(world: World) -> None:
     ended = re.compile("status 3: it is started again")
 
     async def times() -> int:
-        return len(ended.findall(world.hypervisor.logs("short")))
+        return len(ended.findall(world.hypervisor.console("short")))
 
     await until(times, lambda number: number >= 2, "it was started again twice", 30)
     assert world.hypervisor.alive("short")

@@ -120,7 +120,7 @@ async def test_one_job_across_all_clouds(wide: Lab, figure: Callable[[str], None
     for name in ("head", *machines):
         assert await out_of_place(lab, name, secrets) == [], name
     for machine in machines.values():
-        assert not any(secret in lab.cluster.world.hypervisor.logs(machine.name) for secret in secrets)
+        assert not any(secret in lab.cluster.world.hypervisor.console(machine.name) for secret in secrets)
 
     down = await lab.scale(0)
     figure(f"back to nothing in {down['elapsed_s']:.1f} s")

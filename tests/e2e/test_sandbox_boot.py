@@ -116,7 +116,7 @@ async def test_a_machine_runs_its_user_data_within_seconds(
     assert (await machines.run(name, ["id", "slurm"])).text.startswith("uid=64030(slurm) gid=64030(slurm)")
     assert (await machines.run(name, ["id", "munge"])).text.startswith("uid=64031(munge) gid=64031(munge)")
     assert (await machines.run(name, ["ls", "/etc/munge/munge.key"], check=False)).returncode != 0
-    console = machines.world.hypervisor.logs(name)
+    console = machines.world.hypervisor.console(name)
     assert "user-data-ran" not in console
     assert "Reached target" in console
 

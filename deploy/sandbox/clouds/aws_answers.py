@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -16,6 +17,7 @@ from deploy.sandbox.clouds.ledger import RentedMachine
 from meshd.contract.faults import CUT_FAULTS, CloudFault, FaultKind
 from meshd.contract.standin import GATEWAY_PAGE
 
+CONSOLE_MAX_B = 64 * 1024
 _SCOPE = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/([a-z0-9-]+)/")
 INSTANCE_ID = re.compile(rb"<instanceId>(i-[0-9a-f]+)</instanceId>")
 _ADDRESS = re.compile(rb"<(ipAddress|dnsName)>[^<]*</\1>|<association>.*?</association>", re.DOTALL)
@@ -26,6 +28,7 @@ OPERATIONS = {
     "DescribeInstanceTypes": "offers",
     "DescribeInstanceTypeOfferings": "offers",
     "GetCallerIdentity": "check",
+    "GetConsoleOutput": "console",
 }
 REFUSALS = {
     FaultKind.NO_CAPACITY: (
@@ -130,6 +133,18 @@ def is_shown(item: bytes, shown: set[str]) -> bool:
     """Whether a reservation in an answer has one of the instances to show."""
     found = INSTANCE_ID.search(item)
     return found is None or found[1].decode() in shown
+
+
+def console_reply(instance_id: str, text: str, at: datetime) -> Reply:
+    """GetConsoleOutput: the last 64 KiB, in base64; no output yet is an empty element."""
+    output = base64.b64encode(text.encode()[-CONSOLE_MAX_B:]).decode()
+    body = (
+        '<GetConsoleOutputResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">'
+        "<requestId>00000000-0000-0000-0000-000000000000</requestId>"
+        f"<instanceId>{instance_id}</instanceId><timestamp>{at:%Y-%m-%dT%H:%M:%S.000Z}</timestamp>"
+        f"<output>{output}</output></GetConsoleOutputResponse>"
+    )
+    return Reply("200 OK", [("Content-Type", "text/xml")], body.encode())
 
 
 def without_address(body: bytes, machine: RentedMachine) -> bytes:

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 
 from deploy.sandbox.clouds.aws_answers import (
     INSTANCE_ID,
+    console_reply,
     decoded_message,
     denial,
     error_reply,
@@ -42,6 +43,8 @@ StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 
 _ITEM = re.compile(rb"<item><reservationId>.*?</instancesSet></item>", re.DOTALL)
 _FALLBACK_USD_PER_HOUR = 1.0
+OLD_FAMILIES = frozenset({"g2", "g3", "g3s", "m4", "p2", "p3", "t2"})
+"""Not on Nitro."""
 _CATALOGUE = ("DescribeImages", "DescribeInstanceTypes", "DescribeInstanceTypeOfferings")
 
 
@@ -119,6 +122,8 @@ class Ec2Cloud:
             return self._describe(form, environ, call_faults)
         if action == "TerminateInstances":
             return self._terminate(form, environ)
+        if action == "GetConsoleOutput":
+            return self._console(form)
         if action == "DescribeSpotPriceHistory":
             return Reply("200 OK", [("Content-Type", "text/xml")], self._spot.history(form, region))
         if action == "DescribeImages":
@@ -160,6 +165,8 @@ class Ec2Cloud:
         if action == "TerminateInstances":
             for instance_id in instance_ids(form):
                 self._must_know(instance_id)
+        if action == "GetConsoleOutput":
+            self._must_know(form.get("InstanceId", ""))
         return error_reply(412, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
 
     def _replay(self, known: tuple[str, str, Reply], shape: str) -> Reply:
@@ -245,11 +252,22 @@ class Ec2Cloud:
             self.ledger.ask_end(instance_id)
         return reply
 
-    def _must_know(self, instance_id: str) -> None:
+    def _console(self, form: Form) -> Reply:
+        """The instance's console. Only types on Nitro know `Latest`; of the stand-in's types the old ones do not."""
+        instance_id = form.get("InstanceId", "")
+        machine = self._must_know(instance_id)
+        if form.get("Latest") == "true" and machine.instance_type.partition(".")[0] in OLD_FAMILIES:
+            words = "This instance type does not support retrieving the latest console logs."
+            raise Ec2Error(400, "UnsupportedOperation", words)
+        return console_reply(instance_id, self.ledger.console(machine), self.ledger.now())
+
+    def _must_know(self, instance_id: str) -> RentedMachine:
         if not re.fullmatch(r"i-[0-9a-f]{8,17}", instance_id):
             raise Ec2Error(400, "InvalidInstanceID.Malformed", f'Invalid id: "{instance_id}"')
-        if self.ledger.find(instance_id) is None:
+        machine = self.ledger.find(instance_id)
+        if machine is None:
             raise Ec2Error(400, "InvalidInstanceID.NotFound", f"The instance ID '{instance_id}' does not exist")
+        return machine
 
     def _without_token_filter(self, form: Form) -> Form:
         """Replace the filter `client-token`, on which moto fails, by instance ids."""

@@ -26,6 +26,7 @@ from providers._prices import shipped
 PREFIX = "/compute/v1/projects/{project}"
 _FALLBACK_USD_PER_HOUR = 1.0
 _PAGE_MAX = 500
+_CONSOLE_MAX_B = 1024 * 1024
 _TEXT_FILTER = re.compile(r'(\S+) (eq|ne) "(.*)"')
 _LABEL_FILTER = re.compile(r"labels\.([a-z0-9_-]+) ?= ?\"?([a-z0-9_-]*)\"?")
 #: Refusals that are reported in the operation, after a successful call.
@@ -82,6 +83,7 @@ class GceCloud(StandIn):
             web.get(PREFIX + "/aggregated/acceleratorTypes", self._accelerator_types),
             web.post(zone + "/instances", self._insert),
             web.get(zone + "/instances/{name}", self._get),
+            web.get(zone + "/instances/{name}/serialPort", self._serial_port),
             web.delete(zone + "/instances/{name}", self._delete),
             web.get(zone + "/operations", self._operation_list),
             web.get(zone + "/operations/{name}", self._operation),
@@ -97,6 +99,8 @@ class GceCloud(StandIn):
             return "list"
         if "/aggregated/" in path:
             return "offers"
+        if path.endswith("/serialPort"):
+            return "console"
         if "/instances" in path:
             return {"POST": "launch", "DELETE": "terminate"}.get(method, "get")
         return "other"
@@ -112,6 +116,8 @@ class GceCloud(StandIn):
             return (f"compute.{path.rpartition('/')[2]}.list",)
         if "/operations" in path:
             return ("compute.zoneOperations.list" if path.endswith("/operations") else "compute.zoneOperations.get",)
+        if path.endswith("/serialPort"):
+            return ("compute.instances.getSerialPortOutput",)
         if "/instances" in path:
             return ({"POST": "compute.instances.create", "DELETE": "compute.instances.delete"}.get(
                 method, "compute.instances.get"
@@ -213,6 +219,23 @@ class GceCloud(StandIn):
 
     async def _get(self, request: web.Request) -> web.Response:
         return web.json_response(self._body(request, self._known(request)))
+
+    async def _serial_port(self, request: web.Request) -> web.Response:
+        """The output of port 1 from `start` on; a negative one counts from the end. Google keeps 1 MiB."""
+        machine = self._known(request)
+        whole = self.ledger.console(machine).encode()
+        start = int(request.query.get("start", "0"))
+        begin = max(len(whole) - _CONSOLE_MAX_B, len(whole) + start if start < 0 else start, 0)
+        path = f"{BASE}/{_path(request, machine)}/serialPort"
+        return web.json_response(
+            {
+                "kind": "compute#serialPortOutput",
+                "contents": whole[begin:].decode(errors="replace"),
+                "start": str(min(begin, len(whole))),
+                "next": str(len(whole)),
+                "selfLink": path,
+            }
+        )
 
     async def _delete(self, request: web.Request) -> web.Response:
         machine = self._known(request)

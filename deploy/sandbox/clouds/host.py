@@ -76,6 +76,10 @@ class Host:
         """Whether the machine runs."""
         return self._hypervisor.alive(name)
 
+    def console(self, name: str) -> str:
+        """What the machine wrote to its console."""
+        return self._hypervisor.console(name)
+
     async def settle(self) -> None:
         """Wait until all actions are done."""
         while True:

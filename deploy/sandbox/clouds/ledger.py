@@ -192,6 +192,10 @@ class Ledger:
                 self._boot(machine)
             return machine
 
+    def console(self, machine: RentedMachine) -> str:
+        """What a machine wrote to its console."""
+        return self._host.console(machine.name)
+
     def _boot(self, machine: RentedMachine) -> None:
         defaults = self._host.boot_defaults
         spec = MachineSpec(

@@ -18,6 +18,7 @@ from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, NotFound, RateL
 from meshd.obs.metrics import Metrics
 from meshd.price_list import PriceList
 from meshd.provider_api import (
+    Console,
     Instance,
     InstanceId,
     InstanceState,
@@ -164,6 +165,32 @@ async def test_a_price_book_stays_one(world: World) -> None:
         with pytest.raises(AuthFailed):
             await provider.fetch_prices()
     assert not world.breaker.is_open, "prices come from another API"
+
+
+class WithConsole(Scripted):
+    async def console(self, instance: Instance) -> str:
+        await self._answer("console")
+        return "x" * 100_000 + "\r\nend\x1b[31m"
+
+
+class WithBoth(WithPrices, WithConsole):
+    pass
+
+
+async def test_a_console_stays_one_and_is_bounded(world: World) -> None:
+    for cloud in (WithConsole(), WithBoth()):
+        provider = world.guards.around(cloud)
+        assert isinstance(provider, Console)
+        assert isinstance(provider, PriceBook) is isinstance(cloud, PriceBook)
+        text = await provider.console(MACHINE)
+        assert len(text) <= 64 * 1024 and text.endswith("\nend [31m")
+        cloud.fault = AuthFailed("ec2:GetConsoleOutput is missing")
+        for _ in range(FAILURES_MAX):
+            with pytest.raises(AuthFailed):
+                await provider.console(MACHINE)
+        assert not world.breaker.is_open, "nothing else needs that permission"
+    assert not isinstance(world.provider, Console)
+    assert not isinstance(world.guards.around(WithPrices()), Console)
 
 
 # -- deadlines
