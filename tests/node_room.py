@@ -7,6 +7,7 @@ from typing import Any
 
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.machine_store import MachineStore
+from meshd.daemon.nodes.node_settings import NodeSettings
 from meshd.daemon.nodes.service import HeadFacts
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.nodes.wiring import NodeParts, build
@@ -35,4 +36,6 @@ def node_parts(store: MachineStore, **given: Any) -> NodeParts:
         "head": HEAD,
     }
     live = given.pop("live", None) or live_settings()
-    return build(live, store, **{**ports, **given})
+    ports.update(given)
+    settings = NodeSettings(live, store.journal, ports["agents"], ports["reports"], store.clock, {})
+    return build(live, store, **{"node_settings": settings, **ports})

@@ -62,7 +62,8 @@ class CommandQueue:
     def put(self, verb: Verb, args: Mapping[str, Any] | None = None, *, first: bool = False) -> str:
         """Order something and wake a held poll. The same verb with the same arguments is pending once.
 
-        A newer roster takes the place of an older one. When too much is pending, the oldest order ends without success.
+        A newer roster takes the place of an older one, and a newer value of a section that of an older one. When too
+        much is pending, the oldest order ends without success.
 
         Args:
             verb: what.
@@ -76,8 +77,8 @@ class CommandQueue:
         for pending in self._pending.values():
             if pending.command.verb == verb and pending.command.args == args:
                 return pending.command.id
-        if verb == "roster":
-            for older in [one.command.id for one in self._pending.values() if one.command.verb == verb]:
+        if verb in _NEWEST_ONLY:
+            for older in [one.command.id for one in self._pending.values() if _same_thing(one.command, verb, args)]:
                 self.drop(older)
         while len(self._pending) >= PENDING_MAX:
             oldest = next(iter(self._pending))
@@ -191,6 +192,14 @@ class CommandQueue:
             one.delivered_at = now
             due.append(one.command)
         return due, next_due
+
+
+_NEWEST_ONLY: tuple[Verb, ...] = ("roster", "section")
+
+
+def _same_thing(older: Command, verb: Verb, args: Mapping[str, Any]) -> bool:
+    """Whether both orders are about the same roster or section."""
+    return older.verb == verb and older.args.get("name") == args.get("name")
 
 
 def _narrowed(verb: Verb, result: ResultIn) -> ResultIn:

@@ -83,6 +83,10 @@ class SlurmdResult(_Result):
     alive: bool = False
 
 
+class SectionResult(_Result):
+    """`section`: nothing. What became of it is in each report."""
+
+
 class LogsResult(_Result):
     """`collect_logs`: the last lines of each log, by its name; longer ones lose their beginning."""
 
@@ -106,6 +110,7 @@ RESULTS: Final[Mapping[str, type[_Result]]] = {
     "greet": GreetResult,
     "start_slurmd": SlurmdResult,
     "restart_slurmd": SlurmdResult,
+    "section": SectionResult,
     "collect_logs": LogsResult,
     "leave": SlurmdResult,
 }

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, St
 from meshd.api.node_results import Digest as _Digest
 from meshd.api.node_results import Sha256 as _Sha256
 from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
+from meshd.model.node_settings import SectionState
 from meshd.model.path import PathKind
 from meshd.plaintext import plain
 
@@ -29,6 +30,7 @@ Verb = Literal[
     "greet",
     "start_slurmd",
     "restart_slurmd",
+    "section",
     "collect_logs",
     "leave",
 ]
@@ -216,6 +218,32 @@ class ResultIn(_FromAgent):
         return data
 
 
+_Code = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
+
+
+class SectionIn(_FromAgent):
+    """How far the agent is with a section of its node settings.
+
+    Attributes:
+        digest: of the value that it holds.
+        detail: what it does, or why it failed.
+        final: it failed, and trying again cannot help.
+    """
+
+    digest: _Digest
+    state: SectionState
+    detail: Annotated[str, Field(max_length=400), _Words] = ""
+    final: StrictBool = False
+
+
+class FaultIn(_FromAgent):
+    """What a section finds wrong on a machine where it is applied."""
+
+    section: _Code
+    code: _Code
+    detail: Annotated[str, Field(max_length=400), _Words] = ""
+
+
 class PollIn(_FromAgent):
     """POST /v1/poll.
 
@@ -230,6 +258,8 @@ class PollIn(_FromAgent):
         lacks: what a job lacks on this machine that the cluster's settings give it elsewhere, as codes (docs/slurm.md);
             None before the agent has prepared slurmd, and from an agent that does not report it.
         hold_s: the agent wants an answer within this many seconds; None: the head's own.
+        sections: its node settings, by section; None from an agent that is older than they are.
+        faults: what the sections find wrong.
     """
 
     phase: Annotated[str, Field(max_length=40, pattern=r"^[a-z_]*$")] = ""
@@ -240,8 +270,10 @@ class PollIn(_FromAgent):
     auth_key_sha256: _Sha256 = ""
     spare_key_sha256: _Sha256 = ""
     metadata_open: Annotated[str, Field(max_length=400), _Words] = ""
-    lacks: Annotated[tuple[Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")], ...], Field(max_length=16)] | None = None
+    lacks: Annotated[tuple[_Code, ...], Field(max_length=16)] | None = None
     hold_s: Annotated[float, Field(ge=0, le=600)] | None = None
+    sections: Annotated[dict[_Code, SectionIn], Field(max_length=16)] | None = None
+    faults: Annotated[tuple[FaultIn, ...], Field(max_length=16)] = ()
     heartbeat: HeartbeatIn = HeartbeatIn()
     results: Annotated[tuple[ResultIn, ...], Field(max_length=256)] = ()
 
@@ -279,6 +311,8 @@ class JoinAnswer(_FromHead):
         packages: apt packages to install where missing, besides slurmd and munge.
         slurmd_args: further arguments, e.g. ("-b",) in containers.
         slurmd_wanted: slurmd has been started on this machine: an agent that lost its state starts it again.
+        sections: its node settings, by section: `{"digest": ..., "value": ...}`, so that it applies them while munge is
+            being proved. Later changes come by the verb `section`.
     """
 
     node_token: SecretStr
@@ -297,6 +331,7 @@ class JoinAnswer(_FromHead):
     dead_man_s: float = 3600.0
     slurmd_args: tuple[str, ...] = ()
     slurmd_wanted: bool = False
+    sections: dict[str, dict[str, Any]] = {}
 
 
 def key_b64(key: bytes) -> SecretStr:

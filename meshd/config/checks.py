@@ -30,6 +30,10 @@ SLOTS_MAX = 65_000
 SOCKET_MAX_B = 107
 """The most bytes in the path of a unix socket (unix(7))."""
 
+ENV_MAX = 64
+ENV_VALUE_MAX_B = 4096
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _POOL = re.compile(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?")
 _TAG = re.compile(r"tag:[a-zA-Z][a-zA-Z0-9-]*")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9]+)?([=/][A-Za-z0-9.+:~-]+)?")
@@ -139,6 +143,25 @@ def _pool(name: str, pool: PoolSettings, settings: Settings) -> Iterator[Fault]:
         key = (*own, "partition")
         text = f"{dotted(key)} = {show(pool.partition)}: it is a reserved word in Slurm"
         yield Fault(text, "choose another name", key, code=FaultCode.BAD_VALUE)
+    yield from _pool_env(own, pool)
+
+
+def _pool_env(own: Key, pool: PoolSettings) -> Iterator[Fault]:
+    """Variables that a job cannot have."""
+    if len(pool.env) > ENV_MAX:
+        text = f"{dotted((*own, 'env'))}: {len(pool.env)} variables"
+        yield Fault(text, f"at most {ENV_MAX}", (*own, "env"), code=FaultCode.BAD_VALUE)
+    for name, value in pool.env.items():
+        key = (*own, "env", name)
+        if not _VARIABLE.fullmatch(name):
+            text = f"{dotted(own)}.env: {show(name)} is no variable's name"
+            yield Fault(text, "use letters, digits and underscores, no digit first", key, code=FaultCode.BAD_VALUE)
+        elif name.startswith("SLURM"):
+            text = f"{dotted(key)}: names that begin with SLURM are Slurm's own"
+            yield Fault(text, "choose another name", key, code=FaultCode.BAD_VALUE)
+        if len(value.encode()) > ENV_VALUE_MAX_B or any(not char.isprintable() for char in value):
+            text = f"{dotted(key)}: the value has control characters, or more than {ENV_VALUE_MAX_B} bytes"
+            yield Fault(text, "write one line, shorter", key, code=FaultCode.BAD_VALUE)
 
 
 def _pool_gpus(own: Key, pool: PoolSettings) -> Iterator[Fault]:

@@ -178,6 +178,7 @@ class PoolSettings(_Table):
     )
     partition: str = Field("", description="partition name; empty: the pool's name")
     features: tuple[str, ...] = ()
+    env: dict[str, str] = Field({}, description="variables of every job; those that a job sets itself stay")
     default: bool = Field(False, description="the partition is Slurm's default")
 
     @model_validator(mode="before")

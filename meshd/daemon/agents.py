@@ -7,9 +7,12 @@ from typing import Any, Protocol
 
 from meshd.api.node_commands import Command, CommandQueue
 from meshd.api.node_schema import ResultIn, Verb
+from meshd.plan.node_settings import Section
 
 ROSTER_AGAIN_S = 10.0
 """The roster of a large cluster is long: an agent that never keeps it is not sent it with every poll."""
+SECTION_AGAIN_S = 10.0
+"""The same for a section of the node settings."""
 
 
 class Asks(Protocol):
@@ -28,6 +31,7 @@ class AgentQueues:
     def __init__(self) -> None:
         self._queues: dict[str, CommandQueue] = {}
         self._offered: dict[str, tuple[int, float]] = {}
+        self._offered_sections: dict[str, dict[str, tuple[str, float]]] = {}
         self.roster: dict[str, str] = {}
         self.roster_version = 0
 
@@ -74,6 +78,7 @@ class AgentQueues:
         for name in self._queues.keys() - set(alive):
             del self._queues[name]
             self._offered.pop(name, None)
+            self._offered_sections.pop(name, None)
         if roster == self.roster:
             return
         self.roster, self.roster_version = dict(roster), self.roster_version + 1
@@ -93,6 +98,19 @@ class AgentQueues:
         if version != self.roster_version or now_s >= at_s + ROSTER_AGAIN_S:
             self._offered[machine] = (self.roster_version, now_s)
             self.of(machine).put("roster", {"roster": self.roster, "version": self.roster_version})
+
+    def offer_section(self, machine: str, section: Section, now_s: float) -> None:
+        """Send a section that the agent does not hold, at most every SECTION_AGAIN_S seconds."""
+        offered = self._offered_sections.setdefault(machine, {})
+        digest, at_s = offered.get(section.name, ("", 0.0))
+        if digest != section.wanted.digest or now_s >= at_s + SECTION_AGAIN_S:
+            offered[section.name] = (section.wanted.digest, now_s)
+            args = {"name": section.name, "digest": section.wanted.digest, "value": section.value}
+            self.of(machine).put("section", args)
+
+    def holds_sections(self, machine: str) -> None:
+        """The agent holds all its sections: the next change is sent at once."""
+        self._offered_sections.pop(machine, None)
 
     def settle(self, machine: str, results: Collection[ResultIn]) -> list[ResultIn]:
         """Take an agent's results; those that end a command, with what their verb's model reads of them."""

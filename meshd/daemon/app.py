@@ -21,6 +21,7 @@ from meshd.daemon.machines.wiring import build as build_machines
 from meshd.daemon.munge_key.quiesce import Quiesce
 from meshd.daemon.munge_key.wiring import MungeKeyParts
 from meshd.daemon.munge_key.wiring import build as build_munge_key
+from meshd.daemon.nodes.node_settings import NodeSettings
 from meshd.daemon.nodes.roster import HeadNames, Roster
 from meshd.daemon.nodes.server import NodeApiServer
 from meshd.daemon.nodes.user_data import UserDataMaker
@@ -109,7 +110,8 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         pod_providers=frozenset(pod_limits(providers)), write=ports.slurm_files,
     )  # fmt: skip
     desired = DesiredState(live, journal, providers, slurm_files, clock, may_change_devices=keys.api is not None)
-    snapshot = SnapshotReader(sources, tailnet, lag, slurm_files, reports)
+    node_settings = NodeSettings(live, journal, agents, reports, clock, pod_limits(providers))
+    snapshot = SnapshotReader(sources, tailnet, lag, slurm_files, reports, node_settings)
     auth_key = build_auth_key(
         settings, keys, store, auth_rotations, active, agents, ports.prover, HeadTailnet(tailnet, ports.tailscaled),
         sources.slurm, sources.key, clock,
@@ -124,18 +126,19 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         user_data=UserDataMaker(live, keys, auth_key.machine_keys, ports.tokens, tailnet, providers),
         desired=desired, snapshot=snapshot, list_again=sources.list_again, reports=reports, logs=logs,
         machine_logs=machine_logs, wait_until_quiet=quiesce.wait_until_quiet, awake=awake,
-        followers=(live, roster, slurm_files),
+        followers=(live, roster, node_settings, slurm_files),
         tick_took_s=metrics.tick_seconds.observe,
     )  # fmt: skip
     nodes = build_nodes(
         live, store, tokens=ports.tokens, agents=agents, reports=reports, tailnet=tailnet, slurm=sources.slurm,
         addresses=keys.api, whois=ports.tailscaled, munge=ports.munge, munge_key=munge_key.controller,
         node_steps=machines.node_steps, providers=providers, agent_spoke=auth_key.controller.agent_spoke,
+        node_settings=node_settings,
     )  # fmt: skip
     prices = build_prices(providers, ports.price_files, sources, live, journal, desired, clock)
     controllers: list[Controller] = [
-        machines.controller, slurm_files, roster, nodes.node_tokens, auth_key.controller, auth_key.machine_keys,
-        auth_key.spares, munge_key.controller, prices.controller, logs, lag,
+        machines.controller, slurm_files, roster, node_settings, nodes.node_tokens, auth_key.controller,
+        auth_key.machine_keys, auth_key.spares, munge_key.controller, prices.controller, logs, lag,
     ]  # fmt: skip
     slurm_ping = SlurmPing(ports.slurm.ping, sources.slurm.hurry, clock)
     report = Report(
@@ -143,7 +146,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         guards, prices.service, *controllers,
     )  # fmt: skip
     head = build_head_api(
-        live, store, machines, report, metrics, Reload(live, notifier, (sources, auth_key.controller)),
+        live, store, machines, report, metrics, Reload(live, notifier, (sources, auth_key.controller, node_settings)),
         slurm=ports.slurm, slurm_files=slurm_files, slurm_ping=slurm_ping, tailnet=tailnet, sources=sources,
         snapshot=snapshot, desired=desired, guards=guards, logs=logs, machine_logs=machine_logs, prices=prices.service,
         auth_key=auth_key.service, munge_key=munge_key.service, node_tokens=nodes.token_service,

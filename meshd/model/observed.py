@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeAlias, TypeVar
 
+from meshd.model.node_settings import NodeFault, ReportedSection, WantedSection
 from meshd.model.path import MeasuredPath, PeerPaths
 from meshd.provider_api import Instance, Offer
 
@@ -36,6 +37,8 @@ class AgentReport:
         head_path: its tailnet path to the head; None while it has measured none.
         relayed_since: that path is not direct; None while it is, or none was measured.
         peer_paths: its paths to other nodes of its pool; None from an agent that measures none.
+        sections: how far it is with its node settings, by section; None from an agent that is older than they are.
+        faults: what its sections find wrong.
     """
 
     at: datetime
@@ -52,6 +55,8 @@ class AgentReport:
     head_path: MeasuredPath | None = None
     relayed_since: datetime | None = None
     peer_paths: PeerPaths | None = None
+    sections: Mapping[str, ReportedSection] | None = None
+    faults: tuple[NodeFault, ...] = ()
 
 
 T_co = TypeVar("T_co", covariant=True)
@@ -244,6 +249,7 @@ class Snapshot:
         dead_key: why the auth key for new machines does not work, as the tailnet's API says; "" when it works or that
             is not known.
         reports: by machine, the last report of its agent.
+        sections: by machine that is being configured, the node settings that it is to have, by section.
     """
 
     instances: Mapping[str, Observation[tuple[Instance, ...]]]
@@ -253,6 +259,7 @@ class Snapshot:
     node_addrs: Mapping[str, str] = field(default_factory=dict)
     dead_key: str = ""
     reports: Mapping[str, AgentReport] = field(default_factory=dict)
+    sections: Mapping[str, Mapping[str, WantedSection]] = field(default_factory=dict)
 
     @property
     def known_offers(self) -> list[Offer]:

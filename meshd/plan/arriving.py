@@ -12,6 +12,7 @@ from meshd.plan.devices import NO_IPV4, NO_IPV4_CURE
 from meshd.plan.fitness import unfit
 from meshd.plan.leaving import ended_step, fail, way_out
 from meshd.plan.liveness import age_s, both_since, may_have_jobs, rebooting
+from meshd.plan.node_settings import unapplied
 from meshd.plan.paths import CURE, path_fault
 from meshd.plan.plan_input import PlanInput
 from meshd.plan.repair import record
@@ -92,7 +93,7 @@ def joining(machine: Machine, given: PlanInput) -> Step | None:
 
 
 def configuring(machine: Machine, given: PlanInput) -> Step | None:
-    """Wait for munge and for the line in Slurm, then start slurmd."""
+    """Wait for munge, for the node settings and for the line in Slurm, then start slurmd."""
     if machine.removal:
         return Move(machine.name, "no longer needed", way_out(machine))
     if step := ended_step(machine, given):
@@ -101,15 +102,18 @@ def configuring(machine: Machine, given: PlanInput) -> Step | None:
         return RecordPublished(machine.name, "its line is in force")
     if machine.slurmd_started:
         return Move(machine.name, "slurmd was started", Phase.TESTING)
-    since = both_since(given)
-    if since is not None and age_s(machine, given, since) > given.policy.configure_timeout_s:
+    wanted = given.view.sections.get(machine.name, {})
+    lacks = unapplied(wanted, given.view.report(machine)) if machine.munge_ok else None
+    if lacks is not None and lacks.final:
+        return fail(machine, f"its node settings failed: {lacks.name}: {lacks.words}", FailureCause.CONFIGURE)
+    since, limit_s = both_since(given), given.policy.configure_timeout_s + sum(one.within_s for one in wanted.values())
+    if since is not None and age_s(machine, given, since) > limit_s:
         missing = "munge was not proved" if not machine.munge_ok else "Slurm did not take its line"
         if machine.munge_ok and machine.line_published:
             missing = "its agent did not start slurmd"
-        missing = machine.problem or missing
-        text = f"not configured within {given.policy.configure_timeout_s:g} s: {missing}"
-        return fail(machine, text, FailureCause.CONFIGURE)
-    if machine.munge_ok and machine.line_published:
+        missing = f"{lacks.name}: {lacks.words}" if lacks is not None else machine.problem or missing
+        return fail(machine, f"not configured within {limit_s:g} s: {missing}", FailureCause.CONFIGURE)
+    if machine.munge_ok and machine.line_published and lacks is None:
         fault = path_fault(machine, given.view) if not machine.may_run_jobs else ""
         if fault:
             return Move(machine.name, f"slurmd waits for a direct path to the head: {fault}", Phase.TESTING)

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from meshd.model.machine import Machine, Phase, UnfitReason
 from meshd.model.observed import SlurmNode
+from meshd.plan.node_settings import unfit_faults
 from meshd.plan.plan_input import ClusterView
 
 OURS = "meshd:"
@@ -48,6 +49,9 @@ REPLACEABLE = frozenset(
 )  # fmt: skip
 """Another machine may do better. Not SILENT: the node may still work, and is given up as dead if Slurm cannot
 reach it either. Not ABSENT: that is a fault of Slurm's files."""
+
+KEEPS_JOBS_OFF = frozenset({UnfitReason.GPU_FAULT, UnfitReason.SHARE_LOST, UnfitReason.ACCOUNT_CLASH})
+"""Jobs that start on the node would fail: meshd drains it, and lifts its drain when the fault is over."""
 
 RESTART_HELPS = frozenset(
     {
@@ -171,6 +175,8 @@ def _reported(machine: Machine, view: ClusterView) -> Unfit | None:
     if report is None:
         return None
     for why, since, words in (
+        # A share comes before slurmd: after a reboot slurmd waits for it, and another machine would wait as well.
+        *((why, fault.since, f"{fault.section}: {fault.detail}") for why, fault in unfit_faults(report.faults)),
         (UnfitReason.SLURMD_DEAD, report.slurmd_dead_since, "its agent finds no slurmd"),
         (UnfitReason.MUNGE_DEAD, report.munge_dead_since, "its munged does not answer its agent"),
         (UnfitReason.GPU_FAULT, report.gpu_fault_since, f"GPU fault: {report.gpu_fault}"),

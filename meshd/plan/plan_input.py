@@ -10,6 +10,7 @@ from typing import TypeGuard, TypeVar
 from meshd.model.cooldown import Cooldown, CooldownKey
 from meshd.model.desired import Policy
 from meshd.model.machine import Machine
+from meshd.model.node_settings import WantedSection
 from meshd.model.observed import (
     AgentReport,
     Fresh,
@@ -42,6 +43,7 @@ class ClusterView:
         tailnet: None while the head itself is off the tailnet, where it hears no machine.
         tailnet_since: since when the head has heard the tailnet without a break; silence counts from then.
         reports: by machine, the last report of its agent. A machine is missing until it has called this meshd.
+        sections: see Snapshot.
     """
 
     now: datetime
@@ -51,6 +53,7 @@ class ClusterView:
     tailnet: TailnetView | None = None
     tailnet_since: datetime = LONG_AGO
     reports: Mapping[str, AgentReport] = field(default_factory=dict)
+    sections: Mapping[str, Mapping[str, WantedSection]] = field(default_factory=dict)
 
     @staticmethod
     def of(snapshot: Snapshot, policy: Policy, now: datetime) -> ClusterView:
@@ -66,6 +69,7 @@ class ClusterView:
             tailnet=tailnet.value if heard and isinstance(tailnet, Fresh) else None,
             tailnet_since=(tailnet.since or LONG_AGO) if isinstance(tailnet, Fresh) else LONG_AGO,
             reports=snapshot.reports,
+            sections=snapshot.sections,
         )
 
     def node(self, machine: Machine) -> SlurmNode | None:

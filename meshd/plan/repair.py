@@ -1,14 +1,15 @@
 """Repairs of a READY node that is unfit, short of replacing it. PURE.
 
-meshd records the verdict, drains a node with a broken GPU, restarts slurmd once, and lifts its own drain when the cause
-is over. It never lifts a drain by a person or by Slurm.
+meshd records the verdict, drains a node on which jobs would fail, restarts slurmd once, and lifts its own drain when
+the cause is over. It never lifts a drain by a person or by Slurm.
 """
 
 from __future__ import annotations
 
 from meshd.model.machine import Machine, UnfitReason
 from meshd.model.plan import Drain, RecordFitness, RestartSlurmd, Step, Undrain
-from meshd.plan.fitness import RESTART_HELPS, Unfit, unfit
+from meshd.plan.fitness import KEEPS_JOBS_OFF, RESTART_HELPS, Unfit, unfit
+from meshd.plan.node_settings import unfit_faults
 from meshd.plan.plan_input import PlanInput
 
 
@@ -19,7 +20,7 @@ def repair(machine: Machine, given: PlanInput) -> Step | None:
     if verdict is not None or found is None or found.deliberate:
         return verdict
     node = given.node(machine)
-    if found.why is UnfitReason.GPU_FAULT and node is not None and not node.drained and node.up:
+    if found.why in KEEPS_JOBS_OFF and node is not None and not node.drained and node.up:
         return Drain(machine.name, found.words, machine.slot)
     lasts = (given.now - found.since).total_seconds() >= given.policy.unfit_grace_s
     if not lasts or machine.heartbeat_at is None:
@@ -53,4 +54,4 @@ def _known(machine: Machine, given: PlanInput) -> bool:
 
 def _well(machine: Machine, given: PlanInput) -> bool:
     report = given.view.report(machine)
-    return report is not None and report.gpu_fault_since is None
+    return report is not None and report.gpu_fault_since is None and not unfit_faults(report.faults)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from meshd.model.desired import Desired
 from meshd.model.machine import Machine, UnfitReason
-from meshd.plan.fitness import RESTART_HELPS, Unfit
+from meshd.plan.fitness import KEEPS_JOBS_OFF, RESTART_HELPS, Unfit
 from meshd.plan.plan_input import ClusterView
 from meshd.plan.replace import due_at, why_not
 
@@ -29,7 +29,7 @@ def next_step(machine: Machine, found: Unfit, machines: Sequence[Machine], desir
     if found.why is UnfitReason.BY_MESHD:
         return "meshd lifts its drain when the agent no longer reports a fault"
     parts = []
-    if found.why is UnfitReason.GPU_FAULT:
+    if found.why in KEEPS_JOBS_OFF:
         parts.append("no new jobs start on it until the fault is gone")
     tried = machine.slurmd_restarted_at
     if found.why in RESTART_HELPS:
@@ -86,6 +86,10 @@ def cure(machine: Machine, found: Unfit) -> str:
             return f"{look}; when the cause is gone, `meshctl undrain {slot}`; {give_back}"
         case UnfitReason.GPU_FAULT:
             return f"`nvidia-smi` and `dmesg` on the machine show more; {give_back}"
+        case UnfitReason.SHARE_LOST:
+            return f"see that the share's server answers; {look}"
+        case UnfitReason.ACCOUNT_CLASH:
+            return f"rename or remove the account on the machine; {give_back}"
         case UnfitReason.POWERED_DOWN:
             return f"`scontrol update nodename={slot} state=power_up` switches it on"
         case UnfitReason.ABSENT:

@@ -12,7 +12,7 @@ from . import commands, erase, heartbeat
 from .backoff import Backoff
 from .console import say
 from .deadman import DeadMan
-from .errors import HeadRefused, HeadUnreachable, NodeError, NotPossible
+from .errors import HeadRefused, HeadUnreachable, Interrupted, NodeError, NotPossible
 from .files import read_json, sha256_of, write_atomic
 from .guard import MetadataGuard
 from .headlink import HeadLink
@@ -71,6 +71,7 @@ class Agent:
         self._refused_pause_s = refused_pause_s
         self._dead_man = DeadMan(node.state.dead_man_s if node.state.joined else dead_man_s)
         self._configured = False
+        self._slurmd_due = False
         self._rejoin = not node.state.joined
         self._results: list[dict[str, Any]] = []
         self._problem = ""
@@ -90,6 +91,7 @@ class Agent:
         self._login.start()
         self._metadata.start()
         self._path_watch.start()
+        self._node.sections.start(moved=self._link.interrupt)
         try:
             return self._serve()
         except Stopped:
@@ -104,6 +106,8 @@ class Agent:
                 self._step()
                 backoff.reset()
                 self._last_said = ""
+            except Interrupted:
+                backoff.reset()  # the head was there
             except HeadRefused as error:
                 if error.status == 401 and self._node.state.joined:
                     # the head does not know this machine: its journal was lost, or is older than the join
@@ -138,7 +142,10 @@ class Agent:
             self._problem = ""
             say("munge is proved both ways with the head")
             self._metadata.wait()  # before slurmd, and so before any user's job
-            if node.state.slurmd_wanted and not node.slurmd.alive():
+            self._slurmd_due = node.state.slurmd_wanted and not node.slurmd.alive()
+        if self._slurmd_due and not node.sections.lacking():
+            self._slurmd_due = False
+            if node.state.slurmd_wanted:
                 node.slurmd.start()
         self._problem = ""  # all steps worked: no earlier failure is left
         self._poll(self._path_watch.hold_s(node.state.poll_hold_s))
@@ -147,6 +154,7 @@ class Agent:
         node = self._node
         notices = self._login.notices()
         node.check_names()
+        sections = node.sections.version
         body = {
             "phase": phase or self._phase(),
             "munge_ok": self._configured,
@@ -157,6 +165,8 @@ class Agent:
             "spare_key_sha256": sha256_of(node.paths.spare_key),
             "metadata_open": self._metadata.open,
             "lacks": node.slurm_local.lacks,
+            "sections": node.sections.report(),
+            "faults": node.sections.faults(),
             "hold_s": hold_s,
             "heartbeat": {
                 **heartbeat.take(node.paths, node.load, node.systemd),
@@ -165,7 +175,10 @@ class Agent:
             "results": self._results,
         }
         try:
-            answer = self._link.call("POST", "/v1/poll", node.state.node_token, body, hold_s + POLL_SLACK_S)
+            answer = self._link.call(
+                "POST", "/v1/poll", node.state.node_token, body, hold_s + POLL_SLACK_S,
+                outdated=lambda: node.sections.version != sections,
+            )  # fmt: skip
         except HeadRefused as error:
             if error.status in (400, 413):
                 # the head refuses a result: send only how each command ended with the next poll

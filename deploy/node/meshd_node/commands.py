@@ -143,10 +143,17 @@ def _start_slurmd(node: Node, args: Args) -> Data:
 
 def _restart_slurmd(node: Node, args: Args) -> Data:
     _take_slurmd_args(node, args)
+    if (lacking := node.sections.lacking()) and not node.slurmd.alive():
+        raise NotPossible(f"slurmd waits for {lacking}", "see what keeps it")
     node.prepare_slurmd()
     node.slurmd.restart()
     node.state.slurmd_wanted = True
     return {"alive": node.slurmd.alive()}
+
+
+def _section(node: Node, args: Args) -> Data:
+    node.sections.put(str(args["name"]), str(args["digest"]), dict(args["value"]))
+    return {}
 
 
 def _collect_logs(node: Node, args: Args) -> Data:
@@ -185,6 +192,7 @@ VERBS: dict[str, Callable[[Node, Args], Data]] = {
     "greet": _greet,
     "start_slurmd": _start_slurmd,
     "restart_slurmd": _restart_slurmd,
+    "section": _section,
     "collect_logs": _collect_logs,
     "leave": _leave,
 }

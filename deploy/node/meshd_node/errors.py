@@ -58,6 +58,14 @@ class NotPossible(NodeError):
         super().__init__(f"{reason} ({cure})")
 
 
+class Hopeless(NodeError):
+    """A section of the node settings failed, and trying again cannot help."""
+
+
+class Interrupted(NodeError):
+    """A call to the head was ended, since there is something new to tell it."""
+
+
 class MungeFault(NodeError):
     """munge does not work, alone or with the head."""
 

@@ -7,11 +7,11 @@ import json
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from .errors import HeadRefused, HeadUnreachable
+from .errors import HeadRefused, HeadUnreachable, Interrupted
 from .sockets import other_end_uid
 
 ANSWER_MAX = 8 * 1024 * 1024
@@ -38,8 +38,17 @@ class HeadLink:
         self._heads = list(heads)
         self._port = port
         self._connection: http.client.HTTPConnection | None = None
+        self._outdated: Callable[[], bool] | None = None
 
-    def call(self, method: str, path: str, token: str = "", body: Any = None, timeout_s: float = 15.0) -> Any:
+    def call(
+        self,
+        method: str,
+        path: str,
+        token: str = "",
+        body: Any = None,
+        timeout_s: float = 15.0,
+        outdated: Callable[[], bool] | None = None,
+    ) -> Any:
         """Make one call, and return the decoded JSON answer.
 
         Args:
@@ -48,8 +57,10 @@ class HeadLink:
             token: bearer token, "" for none.
             body: sent as JSON; None sends nothing.
             timeout_s: for the answer; longer than the head holds a poll.
+            outdated: whether the body says something that is no longer so; `interrupt` ends such a call.
 
         Raises:
+            Interrupted: the body was outdated before an answer came.
             HeadUnreachable: no usable answer (refused, timed out, cut, 5xx, not JSON).
             HeadRefused: a 4xx with the head's reason.
         """
@@ -60,20 +71,42 @@ class HeadLink:
         if body is not None:
             data = json.dumps(body).encode()
             headers["Content-Type"] = "application/json"
+        self._outdated = outdated
+        try:
+            return self._judge(*self._twice(method, path, data, headers, timeout_s))
+        finally:
+            self._outdated = None
+
+    def interrupt(self) -> None:
+        """End a call that waits in another thread, if its body is outdated."""
+        outdated = self._outdated  # the other thread may end the call at this moment
+        if outdated is not None and outdated():
+            self.cut()
+
+    def _twice(
+        self, method: str, path: str, data: bytes | None, headers: dict[str, str], timeout_s: float
+    ) -> tuple[int, bytes]:
+        """The head's status and answer; on a connection that was used before, the call is made again if it breaks."""
         fresh = self._connection is None
         try:
-            status, answer = self._exchange(method, path, data, headers, timeout_s)
+            return self._exchange(method, path, data, headers, timeout_s)
         except (OSError, http.client.HTTPException) as error:
             self.close()
+            self._check_news()
             if fresh:
                 raise HeadUnreachable(f"the head does not answer: {error or type(error).__name__}") from None
             # the head may have closed the persistent connection: try once more on a new one
             try:
-                status, answer = self._exchange(method, path, data, headers, timeout_s)
+                return self._exchange(method, path, data, headers, timeout_s)
             except (OSError, http.client.HTTPException) as second:
                 self.close()
+                self._check_news()
                 raise HeadUnreachable(f"the head does not answer: {second or type(second).__name__}") from None
-        return self._judge(status, answer)
+
+    def _check_news(self) -> None:
+        """Raises Interrupted when the body of the call is outdated."""
+        if self._outdated is not None and self._outdated():
+            raise Interrupted("there is something new to tell the head")
 
     def clock_skew_s(self, samples: int = 1) -> float:
         """This clock minus the head's, in seconds, corrected by half the round trip; of the fastest of `samples` trips.
@@ -144,6 +177,7 @@ class HeadLink:
         self, method: str, path: str, data: bytes | None, headers: dict[str, str], timeout_s: float
     ) -> tuple[int, bytes]:
         connection = self._connection or self._open()
+        self._check_news()  # now that `interrupt` finds the connection
         if connection.sock is not None:
             connection.sock.settimeout(timeout_s)
         connection.request(method, path, body=data, headers=headers)

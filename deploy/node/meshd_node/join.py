@@ -52,6 +52,7 @@ def join(
     except (KeyError, TypeError, ValueError) as error:
         raise HeadUnreachable(f"the head's answer to the join cannot be used ({type(error).__name__})") from None
     node.save()
+    node.sections.take(answer.get("sections"))
     say(f"accepted as {node.state.slot} of {node.state.cluster}", urgent=True)
     ensure(node.paths, [str(name) for name in answer.get("packages") or []], lambda text: report("packages", text))
     _align(node)

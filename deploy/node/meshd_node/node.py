@@ -15,6 +15,7 @@ from .hostname import HostName
 from .hosts import read_block, with_block
 from .kind import has_systemd, has_tun
 from .paths import Paths
+from .sections import Sections
 from .services import S6Service, Service, SystemdService
 from .slurm_files import SlurmLocal
 from .state import State
@@ -35,6 +36,7 @@ class Node:
     Attributes:
         systemd: whether systemd runs the services; otherwise s6 does.
         tun: whether tailscaled has a TUN device; otherwise it runs in user space.
+        sections: the node settings.
     """
 
     def __init__(self, paths: Paths, systemctl: str = "systemctl", tun: bool | None = None) -> None:
@@ -43,6 +45,7 @@ class Node:
         self.state: State = states.load(paths.state_file, paths.node_token)
         self.load = LoadWatch()
         self.slurm_local = SlurmLocal(paths)
+        self.sections = Sections(self)
         self.systemd = has_systemd(paths)
         self.tun = has_tun(paths) if tun is None else tun
         self.host_name = HostName(paths, self.tun)

@@ -22,6 +22,7 @@ from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.daemon.nodes.admission import accept_join, check_join
 from meshd.daemon.nodes.devices import MachineDevices
 from meshd.daemon.nodes.join_token_watch import JoinTokenWatch
+from meshd.daemon.nodes.node_settings import NodeSettings, problem_of
 from meshd.daemon.nodes.token_renewal import NodeTokenController
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.observe.agent_reports import NodeReports
@@ -92,6 +93,7 @@ class NodeService:
         node_steps: gives back a machine that may not join.
         providers: the enabled ones.
         slurm: what Slurm said last.
+        node_settings: what nodes are given beside munge and Slurm.
         agent_spoke: called with each machine whose agent polls.
         head: what nodes must know about the head; the server of the node API sets it, since it has the address.
     """
@@ -113,6 +115,7 @@ class NodeService:
         node_steps: NodeSteps,
         providers: Mapping[str, Provider],
         slurm: Readable[SlurmView],
+        node_settings: NodeSettings,
         agent_spoke: Callable[[str], None],
         head: HeadFacts | None = None,
     ) -> None:
@@ -131,6 +134,7 @@ class NodeService:
         self._node_steps = node_steps
         self._providers = providers
         self._slurm = slurm
+        self._node_settings = node_settings
         self._agent_spoke = agent_spoke
         self.head = head
 
@@ -267,6 +271,7 @@ class NodeService:
             poll_hold_s=head.poll_hold_s, slurmd_wanted=record.slurmd_started and not record.left_slurm,
             # Powering off where that does not end the bill helps nobody.
             dead_man_s=self._live.settings.timing.dead_man_s if self._ends_itself(record.provider) else 0.0,
+            sections=self._node_settings.for_join(self._machine_store.get(record.name)),
         )  # fmt: skip
 
     async def _refused(self, machine: str, error: JoinRefused) -> None:
@@ -319,7 +324,7 @@ class NodeService:
 
     async def poll(self, machine: str, report: PollIn, hold_s: float) -> Sequence[Command]:
         """Take the agent's report; return its commands."""
-        record, problem = self._machine_store.get(machine), redact(report.problem)
+        record, problem = self._machine_store.get(machine), redact(report.problem or problem_of(report))
         if report.munge_ok and not record.munge_ok:
             record = self._machine_store.node_change(
                 machine, EventKind.MUNGE, "munge is proved both ways", munge_ok=True, problem=""
@@ -350,12 +355,13 @@ class NodeService:
             text = f"jobs lack {lacking(report.lacks)} on it" if report.lacks else "jobs lack nothing on it"
             record = self._machine_store.node_change(machine, EventKind.LIMITS, text, lacks=report.lacks)
         self._machine_store.journal.note(replace(record, heartbeat_at=self._machine_store.now()))
-        self._reports.heard(record, report.heartbeat, self._machine_store.now())
+        self._reports.heard(record, report.heartbeat, self._machine_store.now(), report.sections, report.faults)
         ended = self._agents.settle(machine, report.results)
         self._munge_key.note_report(machine, report.model_copy(update={"results": tuple(ended)}))
         self._agent_spoke(machine)
         if record.facts is not None:
             self._agents.offer_roster(machine, report.roster_version, self._machine_store.clock.monotonic_s())
+            self._node_settings.offer(record)
         return await self._agents.poll(machine, (), hold_s)
 
     def expects_logs(self, machine: str) -> bool:

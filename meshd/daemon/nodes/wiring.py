@@ -17,6 +17,7 @@ from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.daemon.nodes import paths, problems, unfit
 from meshd.daemon.nodes.devices import Addresses, MachineDevices
 from meshd.daemon.nodes.join_token_watch import JoinTokenWatch
+from meshd.daemon.nodes.node_settings import NodeSettings
 from meshd.daemon.nodes.service import HeadFacts, NodeService, Whois
 from meshd.daemon.nodes.token_renewal import NodeTokenController, NodeTokenService
 from meshd.daemon.nodes.tokens import MachineTokens
@@ -64,6 +65,7 @@ def build(
     munge_key: MungeKeyController,
     node_steps: NodeSteps,
     providers: Mapping[str, Provider],
+    node_settings: NodeSettings,
     agent_spoke: Callable[[str], None] = lambda _: None,
     head: HeadFacts | None = None,
 ) -> NodeParts:
@@ -74,7 +76,7 @@ def build(
     service = NodeService(
         live, store, tokens=tokens, node_tokens=node_tokens, refusals=refusals, agents=agents, reports=reports,
         devices=devices, whois=whois, munge=munge, munge_key=munge_key, node_steps=node_steps, providers=providers,
-        slurm=slurm, agent_spoke=agent_spoke, head=head,
+        slurm=slurm, node_settings=node_settings, agent_spoke=agent_spoke, head=head,
     )  # fmt: skip
     return NodeParts(service, node_tokens, NodeTokenService(node_tokens, store.clock), devices, refusals)
 

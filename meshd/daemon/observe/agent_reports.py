@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
-from meshd.api.node_schema import HeartbeatIn, PathsIn
+from meshd.api.node_schema import FaultIn, HeartbeatIn, PathsIn, SectionIn
 from meshd.codes import EventKind
 from meshd.daemon.agents import Asks
 from meshd.daemon.controller import Controller
 from meshd.model.machine import Machine
+from meshd.model.node_settings import NodeFault, ReportedSection
 from meshd.model.observed import AgentReport, GpuLoad
 from meshd.model.path import MeasuredPath, PeerPaths
 from meshd.obs.log import redact
@@ -36,8 +37,15 @@ class NodeReports:
         self.current: Mapping[str, AgentReport] = MappingProxyType(self._reports)
         """By machine. It changes while heartbeats come in."""
 
-    def heard(self, machine: Machine, heartbeat: HeartbeatIn, at: datetime) -> None:
-        """Take a heartbeat in."""
+    def heard(
+        self,
+        machine: Machine,
+        heartbeat: HeartbeatIn,
+        at: datetime,
+        sections: Mapping[str, SectionIn] | None = None,
+        faults: Collection[FaultIn] = (),
+    ) -> None:
+        """Take in a heartbeat, and what the agent says of its node settings."""
         last = self._reports.get(machine.name)
         fault = _gpu_fault(machine, heartbeat)
         head_path = _head_path(heartbeat.paths, at)
@@ -63,6 +71,8 @@ class NodeReports:
             head_path=head_path,
             relayed_since=_since(relayed, last.relayed_since if last else None, at),
             peer_paths=_peer_paths(heartbeat.paths),
+            sections=_sections(sections, last, at),
+            faults=_faults(faults, last, at),
         )
 
     def keep(self, alive: Collection[str]) -> None:
@@ -70,6 +80,27 @@ class NodeReports:
         for name in self._reports.keys() - set(alive):
             del self._reports[name]
             self._rebooted.pop(name, None)
+
+
+def _sections(
+    said: Mapping[str, SectionIn] | None, last: AgentReport | None, at: datetime
+) -> Mapping[str, ReportedSection] | None:
+    """What the agent says of its sections, each with since when it says so."""
+    if said is None:
+        return None
+    before, found = (last.sections if last else None) or {}, {}
+    for name, one in said.items():
+        old = before.get(name)
+        since = old.since if old is not None and (old.digest, old.state) == (one.digest, one.state) else at
+        found[name] = ReportedSection(one.digest, one.state, since, redact(one.detail), one.final)
+    return found
+
+
+def _faults(said: Collection[FaultIn], last: AgentReport | None, at: datetime) -> tuple[NodeFault, ...]:
+    since = {(one.section, one.code): one.since for one in (last.faults if last else ())}
+    return tuple(
+        NodeFault(one.section, one.code, redact(one.detail), since.get((one.section, one.code), at)) for one in said
+    )
 
 
 def _gpu_fault(machine: Machine, heartbeat: HeartbeatIn) -> str:

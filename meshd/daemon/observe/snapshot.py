@@ -10,6 +10,7 @@ from meshd.daemon.observe.agent_reports import NodeReports
 from meshd.daemon.observe.loop_lag import LoopLag
 from meshd.daemon.observe.source import sources_of
 from meshd.daemon.observe.sources import Sources
+from meshd.model.node_settings import WantedSection
 from meshd.model.observed import Snapshot
 from meshd.tailnet.watcher import TailnetWatcher
 
@@ -23,6 +24,14 @@ class Applied(Protocol):
         ...
 
 
+class Wanted(Protocol):
+    """What machines are to have of their node settings."""
+
+    def of_arriving(self) -> Mapping[str, Mapping[str, WantedSection]]:
+        """The sections of each machine that is being configured."""
+        ...
+
+
 class SnapshotReader:
     """Calling it returns the snapshot of this moment. Reads memory only.
 
@@ -32,16 +41,24 @@ class SnapshotReader:
         loop_lag: a head that was late has heard nobody meanwhile.
         applied: what Slurm has of the machines' lines.
         reports: what the node agents said last.
+        wanted: the node settings.
     """
 
     def __init__(
-        self, sources: Sources, tailnet: TailnetWatcher, loop_lag: LoopLag, applied: Applied, reports: NodeReports
+        self,
+        sources: Sources,
+        tailnet: TailnetWatcher,
+        loop_lag: LoopLag,
+        applied: Applied,
+        reports: NodeReports,
+        wanted: Wanted,
     ) -> None:
         self._sources = sources
         self._tailnet = tailnet
         self._loop_lag = loop_lag
         self._applied = applied
         self._reports = reports
+        self._wanted = wanted
 
     def __call__(self) -> Snapshot:
         """What every source said last."""
@@ -53,6 +70,7 @@ class SnapshotReader:
             node_addrs=self._applied.node_addrs,
             dead_key=self._sources.dead_key(),
             reports=dict(self._reports.current),
+            sections=self._wanted.of_arriving(),
         )
 
     async def refresh(self) -> None:

@@ -121,6 +121,8 @@ class MemoryHandlers:
         self.needs_answer = Needs(slurm_uid=0, slurm_gid=0, munge_uid=0, munge_gid=0)
         self.dead_man_s = 600.0
         self.roster = {"h100-1": "100.64.0.7", "h100-2": "100.64.0.8"}
+        self.sections: dict[str, dict[str, Any]] = {}
+        self.hold_s = 1.0
         self.failure: Exception | None = None
         self.others_devices: set[str] = set()
 
@@ -184,7 +186,8 @@ class MemoryHandlers:
         return JoinAnswer(
             node_token=token, slot="h100-1", cluster="mesh", conf_server="100.64.0.1:6817",
             munge_key_b64=key, slurm_uid=uid, slurm_gid=gid, munge_uid=uid, munge_gid=gid,
-            roster=self.roster, roster_version=1, poll_hold_s=1.0, dead_man_s=self.dead_man_s,
+            roster=self.roster, roster_version=1, poll_hold_s=self.hold_s, dead_man_s=self.dead_man_s,
+            sections=self.sections,
         )  # fmt: skip
 
     async def machine_for_node(self, token_hash: str) -> NodeCaller | None:

@@ -1,0 +1,252 @@
+"""The node settings: what the head gives this machine beside munge and Slurm, in sections.
+
+The head sends the value of each section with a digest. This module keeps it on disk, has the section's own module apply
+it, and reports how far that is. The head lets slurmd start when all sections are applied; after a reboot the agent
+applies them again before it starts slurmd.
+
+To add a section: a module with `apply(node, value, tell)`, and a line in KINDS. `apply` makes the machine as the value
+says, whatever was there before: it runs at each start of the agent, and again after a failure. It raises NodeError, or
+OSError, for what may pass, and Hopeless for what cannot. `tell` is called with what it does, for people. Where the work
+can come undone later, `faults(node, value)` returns what is wrong now; it must not hang.
+
+Each section has a thread, so that a long one does not hold up the others, and polls go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import job_env
+from .backoff import Backoff
+from .console import say
+from .errors import Hopeless, NodeError, NotPossible
+from .files import read_json, write_atomic
+
+if TYPE_CHECKING:
+    from .node import Node
+
+WORKING, APPLIED, FAILED = "working", "applied", "failed"
+DETAIL_CHARS_MAX = 400
+FAULTS_EVERY_S = 3.0
+FAULTS_MAX = 16
+AGAIN_FIRST_S = 1.0
+AGAIN_MAX_S = 60.0
+_DIGEST = re.compile(r"[0-9a-f]{16}\Z")
+
+Value = dict[str, Any]
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with the work of a section: `code` is known to the head."""
+
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A section that this agent knows.
+
+    Attributes:
+        apply: makes the machine as the value says; see the module.
+        needs: the sections that come first, where the machine has them.
+        faults: what is wrong with it now.
+    """
+
+    name: str
+    apply: Callable[[Node, Value, Tell], None]
+    needs: tuple[str, ...] = ()
+    faults: Callable[[Node, Value], Sequence[Fault]] | None = None
+
+
+KINDS: tuple[Kind, ...] = (Kind("job_env", job_env.apply),)
+
+
+@dataclass
+class _Held:
+    """A section that the head has sent: its value, and how far it is. `once`: it was applied since the agent began."""
+
+    digest: str
+    value: Value
+    state: str = WORKING
+    detail: str = ""
+    final: bool = False
+    once: bool = False
+    faults: Sequence[Fault] = field(default_factory=list)
+
+
+class Sections:
+    """Holds and applies them.
+
+    Args:
+        node: this machine.
+        kinds: those that are known.
+    """
+
+    def __init__(self, node: Node, kinds: Sequence[Kind] = KINDS) -> None:
+        self._node = node
+        self._kinds = {kind.name: kind for kind in kinds}
+        self._changed = threading.Condition()
+        self._held: dict[str, _Held] = {}
+        self._moved: Callable[[], None] = lambda: None
+        self.version = 0
+        """Grows with each change of what `report` and `faults` say."""
+
+    def start(self, moved: Callable[[], None]) -> None:
+        """Apply what is on disk, and from now on what the head sends.
+
+        Args:
+            moved: called, without the lock, when there is something new to report.
+        """
+        self._moved = moved
+        for name in self._kinds:
+            saved = read_json(self._file(name))
+            if name not in self._held and _usable(saved):
+                self._held[name] = _Held(saved["digest"], saved["value"])
+        for kind in self._kinds.values():
+            threading.Thread(target=self._work, args=(kind,), name=f"section {kind.name}", daemon=True).start()
+        threading.Thread(target=self._watch, name="faults of sections", daemon=True).start()
+
+    def put(self, name: str, digest: str, value: Value) -> None:
+        """Take a section from the head. Its thread applies it.
+
+        Raises:
+            NotPossible: this agent does not know it.
+            OSError: it cannot be saved.
+        """
+        if name not in self._kinds or not _usable({"digest": digest, "value": value}):
+            raise NotPossible(f"this agent does not know the section {name[:40]!r}", "rent the machine again")
+        write_atomic(self._file(name), json.dumps({"digest": digest, "value": value}).encode(), 0o600)
+        with self._changed:
+            held = self._held.get(name)
+            if held is None or held.digest != digest:
+                self._held[name] = _Held(digest, value, once=held is not None and held.once)
+                self.version += 1
+                self._changed.notify_all()
+
+    def take(self, sections: object) -> None:
+        """Take the sections of the head's answer to the join; an older head sends none, a newer one may send more."""
+        with self._changed:  # so that none begins before one that it needs is known
+            for name, one in sections.items() if isinstance(sections, dict) else ():
+                if name in self._kinds and isinstance(one, dict) and _usable(one):
+                    self.put(name, one["digest"], one["value"])
+
+    def report(self) -> dict[str, dict[str, Any]]:
+        """How far each section is, for the head."""
+        with self._changed:
+            return {
+                name: {"digest": one.digest, "state": one.state, "detail": one.detail, "final": one.final}
+                for name, one in self._held.items()
+            }
+
+    def faults(self) -> list[dict[str, str]]:
+        """What the sections find wrong, for the head."""
+        with self._changed:
+            found = [
+                {"section": name, "code": fault.code, "detail": " ".join(fault.detail.split())[:DETAIL_CHARS_MAX]}
+                for name, one in self._held.items() for fault in one.faults
+            ]  # fmt: skip
+        return found[:FAULTS_MAX]
+
+    def lacking(self) -> str:
+        """What was not applied since the agent began, for people; "" when slurmd may start."""
+        with self._changed:
+            return ", ".join(f"{name}: {one.detail or one.state}" for name, one in self._held.items() if not one.once)
+
+    def _file(self, name: str) -> Path:
+        return self._node.paths.sections / f"{name}.json"
+
+    def _work(self, kind: Kind) -> None:
+        """Apply one section whenever it has changed, and again after a failure."""
+        again = Backoff(AGAIN_FIRST_S, AGAIN_MAX_S)
+        while True:
+            held = self._next(kind)
+            try:
+                kind.apply(self._node, held.value, lambda text, held=held: self._say(held, text))  # type: ignore[misc]
+            except (NodeError, OSError) as error:
+                self._end(kind, held, FAILED, str(error), final=isinstance(error, Hopeless))
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                self._end(kind, held, FAILED, f"its value cannot be used ({type(error).__name__}: {error})")
+            else:
+                self._end(kind, held, APPLIED, "")
+            if held.state == APPLIED:
+                again.reset()
+            else:
+                self._pause(kind, held, again.next_s())
+
+    def _next(self, kind: Kind) -> _Held:
+        """Wait for something to apply."""
+        with self._changed:
+            while True:
+                held = self._held.get(kind.name)
+                if held is not None and held.state != APPLIED and not held.final:
+                    missing = [name for name in kind.needs if name in self._held and not self._held[name].once]
+                    if not missing:
+                        return held
+                    held.detail = f"waits for {', '.join(missing)}"
+                self._changed.wait()
+
+    def _pause(self, kind: Kind, held: _Held, pause_s: float) -> None:
+        """Wait for a while, or until the head sends another value."""
+        deadline = time.monotonic() + pause_s
+        with self._changed:
+            while self._held.get(kind.name) is held and time.monotonic() < deadline:
+                self._changed.wait(deadline - time.monotonic())
+
+    def _say(self, held: _Held, text: str) -> None:
+        with self._changed:
+            if held.state != WORKING:
+                return
+            held.detail = " ".join(text.split())[-DETAIL_CHARS_MAX:]
+            self.version += 1
+        self._moved()
+
+    def _end(self, kind: Kind, held: _Held, state: str, text: str, final: bool = False) -> None:
+        detail = " ".join(text.split())[-DETAIL_CHARS_MAX:]
+        with self._changed:
+            news = (held.state, held.detail, held.final) != (state, detail, final)
+            held.state, held.detail, held.final = state, detail, final
+            held.once |= state == APPLIED
+            self.version += news
+            self._changed.notify_all()
+        if news:
+            say(f"{kind.name} is {state}{f': {detail}' if detail else ''}", urgent=state == FAILED)
+            self._moved()
+
+    def _watch(self) -> None:
+        """Look for faults of what is applied, all few seconds."""
+        pause = threading.Event()
+        while not pause.wait(FAULTS_EVERY_S):
+            self.look()
+
+    def look(self) -> None:
+        """Look for faults once. A look that fails itself leaves those that were known."""
+        for kind in self._kinds.values():
+            held = self._held.get(kind.name)
+            if held is None or kind.faults is None:
+                continue
+            try:
+                found = list(kind.faults(self._node, held.value))
+            except (NodeError, OSError) as error:
+                say(f"{kind.name} cannot be looked at: {error}")
+                continue
+            with self._changed:
+                news = list(held.faults) != found
+                held.faults = found
+                self.version += news
+            if news:
+                self._moved()
+
+
+def _usable(one: dict[str, Any]) -> bool:
+    digest = one.get("digest")
+    return isinstance(digest, str) and bool(_DIGEST.match(digest)) and isinstance(one.get("value"), dict)

@@ -1,0 +1,174 @@
+"""PURE: which settings a node is given beside munge and Slurm, in sections, and what follows from its reports.
+
+To add a section: a field in `ClusterGiven` for what it is made from, a function in `SECTIONS` that makes its value, and
+a module of the node agent that applies it (`deploy/node/meshd_node/sections.py`). To add a fault of a READY node: its
+code in `FAULTS`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from meshd.model.machine import Machine, UnfitReason
+from meshd.model.node_settings import NodeFault, ReportedSection, SectionState, WantedSection
+from meshd.model.observed import AgentReport
+from meshd.plan.provider_capabilities import is_pod
+
+INTERFACE: Final = "tailscale0"
+"""The tailnet's network interface on every node; libmeshnet shows it on pods without a TUN device."""
+
+BUILT_IN_ENV: Final = {
+    "GLOO_SOCKET_IFNAME": INTERFACE,
+    "NCCL_SOCKET_IFNAME": INTERFACE,
+    "OMPI_MCA_btl_tcp_if_include": INTERFACE,
+}
+"""Programs that choose a network interface themselves take the machine's private one, where other nodes are not."""
+
+FAULTS: Final[Mapping[str, UnfitReason]] = {
+    "share_lost": UnfitReason.SHARE_LOST,
+    "account_clash": UnfitReason.ACCOUNT_CLASH,
+}
+"""Faults that keep jobs off a READY node, by their code. A code that is not here is only shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGiven:
+    """What a pool's settings give its nodes.
+
+    Attributes:
+        env: variables of every job, beside the built-in ones.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterGiven:
+    """All that sections are made from."""
+
+    pools: Mapping[str, PoolGiven]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKind:
+    """All of a machine that its sections depend on: machines of one kind are given the same."""
+
+    pool: str
+    pod: bool
+
+    @staticmethod
+    def of(machine: Machine, pod_providers: Mapping[str, str]) -> NodeKind:
+        """The kind of this machine; `pod_providers` are those that rent pods."""
+        return NodeKind(machine.pool, is_pod(machine, pod_providers))
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One section for one kind of node; `value` is JSON."""
+
+    name: str
+    value: Mapping[str, Any]
+    wanted: WantedSection
+
+
+def digest(value: Mapping[str, Any]) -> str:
+    """The digest of a section's value: 16 hexadecimal digits. The order of keys does not count."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+Made = tuple[Mapping[str, Any], bool, float]
+"""A section's value, and `once` and `within_s` of its WantedSection."""
+
+
+def _job_env(given: ClusterGiven, kind: NodeKind) -> Made:
+    """The variables of every job on the node."""
+    pool = given.pools.get(kind.pool, PoolGiven())
+    return {"env": {**BUILT_IN_ENV, **pool.env}}, False, 0.0
+
+
+SECTIONS: Final[Mapping[str, Callable[[ClusterGiven, NodeKind], Made | None]]] = {
+    "job_env": _job_env,
+}
+"""By name, in their order: what makes a section. None: nodes of this kind do not have it. A section that has nothing to
+do is sent empty, so that a node which had more gives it up."""
+
+
+def sections(given: ClusterGiven, kind: NodeKind) -> Mapping[str, Section]:
+    """The sections of a kind of node, by name, in their order."""
+    found: dict[str, Section] = {}
+    for name, make in SECTIONS.items():
+        made = make(given, kind)
+        if made is not None:
+            value, once, within_s = made
+            found[name] = Section(name, value, WantedSection(digest(value), once, within_s))
+    return found
+
+
+def to_send(wanted: Mapping[str, WantedSection], reported: Mapping[str, ReportedSection]) -> tuple[str, ...]:
+    """The names of the sections that the agent does not hold as they should be."""
+    return tuple(name for name, one in wanted.items() if not _holds(one, reported.get(name)))
+
+
+def _holds(wanted: WantedSection, reported: ReportedSection | None) -> bool:
+    if reported is None:
+        return False
+    return reported.digest == wanted.digest or (wanted.once and reported.state is SectionState.APPLIED)
+
+
+def _applied(wanted: WantedSection, reported: ReportedSection | None) -> bool:
+    return _holds(wanted, reported) and reported is not None and reported.state is SectionState.APPLIED
+
+
+@dataclass(frozen=True, slots=True)
+class Unapplied:
+    """A section that keeps a machine from becoming a node.
+
+    Attributes:
+        words: what it does, or why it failed, for people.
+        final: it failed for good.
+    """
+
+    name: str
+    words: str
+    final: bool = False
+
+
+def unapplied(wanted: Mapping[str, WantedSection], report: AgentReport | None) -> Unapplied | None:
+    """The section that a machine waits for before slurmd may start; None when it has all.
+
+    Of several, one that failed for good comes first, then one that failed. A machine whose agent has not reported since
+    meshd started waits; one whose agent is older than sections does not.
+    """
+    if not wanted:
+        return None
+    if report is None:
+        return Unapplied(next(iter(wanted)), "its agent has not called since meshd started")
+    if report.sections is None:
+        return None
+    missing = [_unapplied(name, report.sections.get(name)) for name, one in wanted.items()
+               if not _applied(one, report.sections.get(name))]  # fmt: skip
+    failed = {name for name, one in report.sections.items() if one.state is SectionState.FAILED}
+    return min(missing, key=lambda one: (not one.final, one.name not in failed), default=None)
+
+
+def _unapplied(name: str, reported: ReportedSection | None) -> Unapplied:
+    if reported is None:
+        return Unapplied(name, "it was not sent yet")
+    if reported.state is SectionState.APPLIED:
+        return Unapplied(name, "it has an older value")
+    return Unapplied(name, reported.detail or reported.state.value, reported.final)
+
+
+def failed_words(report: Mapping[str, ReportedSection] | None) -> str:
+    """What failed on a node, for people; "" when nothing did."""
+    failed = [f"{name}: {one.detail}" for name, one in (report or {}).items() if one.state is SectionState.FAILED]
+    return "; ".join(failed)
+
+
+def unfit_faults(faults: tuple[NodeFault, ...]) -> tuple[tuple[UnfitReason, NodeFault], ...]:
+    """The faults that keep jobs off the node, each with its reason."""
+    return tuple((FAULTS[one.code], one) for one in faults if one.code in FAULTS)
