@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import reduce
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, cast
 
 from meshd.price_list import PriceList
 from meshd.provider_api import (
@@ -90,41 +90,31 @@ class GuardedProvider:
 class GuardedPriceBook(GuardedProvider):
     """The same for a provider that can also be asked for all its prices."""
 
-    def __init__(self, provider: Provider, book: PriceBook, guards: Sequence[Guard]) -> None:
-        super().__init__(provider, guards)
-        self._book = book
-
     async def fetch_prices(self) -> PriceList:
         """See PriceBook."""
-        return await self._ask("fetch_prices", self._book.fetch_prices)
+        return await self._ask("fetch_prices", cast("PriceBook", self._provider).fetch_prices)
 
 
 class GuardedConsole(GuardedProvider):
     """The same for a provider that shows consoles."""
 
-    def __init__(self, provider: Provider, shows: Console, guards: Sequence[Guard]) -> None:
-        super().__init__(provider, guards)
-        self._shows = shows
-
     async def console(self, instance: Instance) -> str:
         """See Console."""
-        return await self._ask("console", lambda: self._shows.console(instance))
+        return await self._ask("console", lambda: cast("Console", self._provider).console(instance))
 
 
 class GuardedPriceBookAndConsole(GuardedPriceBook, GuardedConsole):
     """The same for a provider that is both."""
 
-    def __init__(self, provider: Provider, book: PriceBook, shows: Console, guards: Sequence[Guard]) -> None:
-        GuardedPriceBook.__init__(self, provider, book, guards)
-        self._shows = shows
+
+_KINDS: dict[tuple[bool, bool], type[GuardedProvider]] = {
+    (False, False): GuardedProvider,
+    (True, False): GuardedPriceBook,
+    (False, True): GuardedConsole,
+    (True, True): GuardedPriceBookAndConsole,
+}
 
 
 def guarded(provider: Provider, guards: Sequence[Guard]) -> GuardedProvider:
     """The provider with guards around it, the outermost first; a PriceBook and a Console as well when it is one."""
-    if isinstance(provider, PriceBook) and isinstance(provider, Console):
-        return GuardedPriceBookAndConsole(provider, provider, provider, guards)
-    if isinstance(provider, Console):
-        return GuardedConsole(provider, provider, guards)
-    if isinstance(provider, PriceBook):
-        return GuardedPriceBook(provider, provider, guards)
-    return GuardedProvider(provider, guards)
+    return _KINDS[isinstance(provider, PriceBook), isinstance(provider, Console)](provider, guards)
