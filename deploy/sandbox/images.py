@@ -16,6 +16,9 @@ An image is a stack of directories, topmost first, which overlayfs joins when a 
     base        Debian of one suite with systemd, cloud-init, Slurm and munge
 
 The image SUITE-stock-pod has nothing of that. It is like those that a cloud offers: a small Debian with Python.
+
+The images SUITE-uml and head-uml are for machines with a kernel of their own: what is below `tailscale` is the file of
+a disk there, with that kernel's modules and the programs of NFS.
 """
 
 from __future__ import annotations
@@ -43,6 +46,9 @@ POD = "-pod"
 
 STOCK = "-stock"
 """What the name of a pod's image has before `POD` that a cloud offers to everybody."""
+
+UML = "-uml"
+"""What the name of an image ends with whose machines have a kernel of their own (user-mode Linux)."""
 
 STOCK_PACKAGES = ("curl", "iproute2", "iputils-ping", "netcat-openbsd", "openssh-server", "procps", "python3")
 
@@ -115,10 +121,26 @@ MASKED = [
     "systemd-update-done.service",
 ]
 
+UML_PACKAGE = "user-mode-linux"
+_UML_SUITE = "bookworm"
+"""The newest release of Debian that has the package."""
+_UML_PACKAGES = {"server": ("kmod", "nfs-common", "nfs-kernel-server"), "client": ("kmod", "nfs-common")}
+_UML_DISK_SIZE = "8G"
+# Each costs a share of a second of a processor, and serves nothing here.
+_UML_MASKED = (
+    "modprobe@.service",
+    "proc-sys-fs-binfmt_misc.automount",
+    "sys-fs-fuse-connections.mount",
+    "sys-kernel-config.mount",
+    "systemd-binfmt.service",
+    "systemd-random-seed.service",
+)
+
 _STOCK_ENTRYPOINT = ("/opt/nvidia/nvidia_entrypoint.sh",)
 _STOCK_COMMAND = ("/start.sh",)
 
 _BUILD_TIMEOUT_S = 1800.0
+_UNPACK_TIMEOUT_S = 120.0
 _PIP_TIMEOUT_S = 900.0
 
 
@@ -129,12 +151,16 @@ class MachineImage:
     Attributes:
         name: of the image.
         layers: the directories.
+        disk: of a machine with a kernel of its own: the file of a disk, over whose files those of the layers go.
+        kernel: of such a machine: the program that is its kernel.
         entrypoint: of a container: the beginning of its first process's command line.
         command: of a container: what follows the entrypoint where nobody gives other arguments.
     """
 
     name: str
     layers: tuple[Path, ...]
+    disk: Path | None = None
+    kernel: Path | None = None
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
 
@@ -145,12 +171,15 @@ class MachineImage:
 
 
 async def image_by_name(name: str) -> MachineImage:
-    """The image that a machine's spec names: one of `SUITES`, with or without `TORCH`, `POD` or both; "head".
+    """The image that a machine's spec names: one of `SUITES`, with or without `TORCH`, `POD` or both, or `UML`; "head",
+    with or without `UML`.
 
     Raises:
         ValueError: there is no such image.
         CommandError: it had to be built, and that failed.
     """
+    if name.endswith(UML):
+        return await ensure_uml_image(name)
     return await ensure_head_image(PYPROJECT) if name == "head" else await ensure_image(name)
 
 
@@ -188,6 +217,69 @@ async def ensure_head_image(pyproject: Path) -> MachineImage:
     image = await ensure_image("trixie")
     layers = (await _ensure_nfs_config(), await ensure_head_layer(pyproject), await ensure_nfs_layer("trixie"))
     return MachineImage("head", (*layers, *image.layers))
+
+
+async def ensure_uml_image(name: str) -> MachineImage:
+    """The image `name` ("trixie-uml", "head-uml") of machines with a kernel of their own.
+
+    Raises:
+        ValueError: there is no such image, or no such kernel for this host's processor.
+        CommandError: the build failed; the message carries the end of its output.
+    """
+    role = name.removesuffix(UML)
+    suite, head = ("trixie", True) if role == "head" else (role, False)
+    if suite not in SUITES:
+        raise ValueError(f"no image {name!r}: there are {', '.join(SUITES)} and head, each with {UML} appended")
+    if platform.machine() != "x86_64":
+        raise ValueError(f"no image {name!r}: Debian has {UML_PACKAGE} for amd64 only")
+    kernel, base = await ensure_uml_kernel(), await ensure_base(suite)
+    use = "server" if head else "client"
+    packages = await _ensure_packages(suite, f"-nfs-{use}", _UML_PACKAGES[use])
+    layers = [*([await ensure_head_layer(PYPROJECT)] if head else []), kernel / "files", packages, base]
+    disk = await _ensure_uml_disk(role, layers)
+    thin = (await _ensure_config(), await _ensure_hardware(), await gotools.ensure_tailscale())
+    return MachineImage(name, thin, disk=disk, kernel=kernel / "linux.uml")
+
+
+async def ensure_uml_kernel() -> Path:
+    """A directory with the kernel as a program, `linux.uml`, and with `files`: its modules, and the first process."""
+    files = _IMAGE / "uml"
+    key = cache.recipe_key(UML_PACKAGE, *_UML_MASKED, *trees.contents(files))
+
+    async def build(root: Path) -> None:
+        log = cache.log_file("uml-kernel")
+        async with step(f"a kernel that is a program ({UML_PACKAGE})", log):
+            debs = await fetch_packages(await ensure_base(_UML_SUITE), _UML_SUITE, [UML_PACKAGE], log)
+            package = max(debs.glob(f"{UML_PACKAGE}_*.deb"), key=lambda path: path.stat().st_mtime)
+            unpacked = root / "unpacked"
+            await proc.run(["dpkg-deb", "--extract", package, unpacked], timeout_s=_UNPACK_TIMEOUT_S, log=log)
+            (unpacked / "usr/bin/linux.uml").rename(root / "linux.uml")
+            modules = root / "files/usr/lib/modules"
+            modules.parent.mkdir(parents=True)
+            (unpacked / "usr/lib/uml/modules").rename(modules)
+            shutil.rmtree(unpacked)
+            trees.copy(files, root / "files", mode=0o755)
+            units = root / "files/etc/systemd/system"
+            units.mkdir(parents=True)
+            for unit in _UML_MASKED:
+                (units / unit).symlink_to("/dev/null")
+
+    return await cache.ensure("tools", "uml", key, build)
+
+
+async def _ensure_uml_disk(role: str, layers: Sequence[Path]) -> Path:
+    """The file of a disk with all that is in these layers, topmost first."""
+    builder = _IMAGE / "build_disk.sh"
+    key = cache.recipe_key(builder.read_bytes(), _UML_DISK_SIZE, *(str(layer) for layer in layers))
+
+    async def build(root: Path) -> None:
+        log = cache.log_file(f"image-{role}{UML}")
+        async with step(f"image {role}{UML} (a disk)", log):
+            lowerdir = ":".join(str(layer) for layer in layers)
+            words = in_own_namespaces(["sh", builder, root / "disk", lowerdir, _UML_DISK_SIZE])
+            await proc.run(words, timeout_s=_BUILD_TIMEOUT_S, log=log)
+
+    return await cache.ensure("images", f"{role}{UML}", key, build) / "disk"
 
 
 def requirements(pyproject: Path) -> tuple[str, ...]:
@@ -285,12 +377,14 @@ async def _with_apt(builder: str, words: Sequence[str | Path], suite: str, packa
         settings.write(await debian.apt_settings())
         settings.flush()
         apt: list[str | Path] = [archive, security, debs, settings.name, debian.ca_bundle()]
-        await proc.run(
-            in_own_namespaces(["sh", _IMAGE / builder, *words, *apt, *packages]),
-            timeout_s=_BUILD_TIMEOUT_S,
-            env=debian.builder_environment(),
-            log=log,
-        )
+        # apt locks the folder of packages and does not wait: a layer may be built while another one is.
+        async with cache.lock(f"debs-{suite}"):
+            await proc.run(
+                in_own_namespaces(["sh", _IMAGE / builder, *words, *apt, *packages]),
+                timeout_s=_BUILD_TIMEOUT_S,
+                env=debian.builder_environment(),
+                log=log,
+            )
 
 
 async def _ensure_config() -> Path:

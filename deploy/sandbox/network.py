@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from deploy.sandbox import nat
+from deploy.sandbox import nat, proc
 from deploy.sandbox.iproute import batch, ip
 from deploy.sandbox.presence import NETNS
 
@@ -28,6 +28,7 @@ METADATA = "169.254.169.254"
 _PREFIX = "10.77.0"
 _FIRST, _LAST = 10, 254
 _CLONE_NEWNET = 0x40000000
+_NFT_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Port:
         namespace: path of the machine's network namespace; its interface there is `host0`, a pod's `eth0`.
         link: the bridge's side of the cable.
         router: name of the namespace with `host0` of a pod, which is behind NAT there; "" for other machines.
+        tap: whether `link` is a TAP device, for a machine with a kernel of its own, whose namespace is the bridge's.
     """
 
     number: int
@@ -47,6 +49,27 @@ class Port:
     namespace: Path
     link: str
     router: str = ""
+    tap: bool = False
+
+
+def cut(link: str) -> str:
+    """The rules for nft(8) that let nothing but ssh from the gateway through a cable, in either direction."""
+    return f"""\
+table bridge {link} {{
+    chain from {{
+        type filter hook prerouting priority 0;
+        iifname "{link}" ip daddr {GATEWAY} tcp sport 22 accept
+        iifname "{link}" arp daddr ip {GATEWAY} accept
+        iifname "{link}" drop
+    }}
+    chain to {{
+        type filter hook postrouting priority 0;
+        oifname "{link}" ip saddr {GATEWAY} tcp dport 22 accept
+        oifname "{link}" arp saddr ip {GATEWAY} accept
+        oifname "{link}" drop
+    }}
+}}
+"""
 
 
 class Network:
@@ -120,8 +143,29 @@ class Network:
             raise
         return port
 
+    async def attach_tap(self) -> Port:
+        """Plug in one machine that has a kernel, and hence interfaces, of its own: a TAP device on the bridge.
+
+        Raises:
+            RuntimeError: all addresses are taken.
+        """
+        number = self._take()
+        port = Port(number, f"{_PREFIX}.{number}", self.namespace, f"m{number}", tap=True)
+        try:
+            lines = [f"tuntap add {port.link} mode tap", f"link set {port.link} master br0 up"]
+            await batch(self._name, lines)
+        except BaseException:
+            await self.detach(port)
+            raise
+        return port
+
     async def detach(self, port: Port) -> None:
         """Unplug a machine and free its address; nothing happens when it is gone already."""
+        if port.tap:
+            await self.set_link(port, up=True)
+            await ip(["-n", self._name, "link", "del", port.link], check=False)
+            self._used.discard(port.number)
+            return
         names = [name for name in (port.namespace.name, port.router) if name and (NETNS / name).exists()]
         if names:
             # The namespace may outlive its name for a moment; the cable must not.
@@ -131,7 +175,16 @@ class Network:
         self._used.discard(port.number)
 
     async def set_link(self, port: Port, *, up: bool) -> None:
-        """Cut a machine's cable without either end being told, or mend it."""
+        """Cut a machine's cable without either end being told, or mend it.
+
+        A machine with a kernel of its own stays reachable by ssh from the gateway: it has no other console.
+        """
+        if port.tap:
+            rules = "" if up else cut(port.link)
+            # One transaction: to add the table first makes that it can be deleted, whether it was there or not.
+            text = f"table bridge {port.link}\ndelete table bridge {port.link}\n{rules}"
+            await proc.run(self.enter(["nft", "-f", "-"]), timeout_s=_NFT_TIMEOUT_S, stdin=text.encode())
+            return
         await ip(["-n", self._name, "link", "set", port.link, "up" if up else "down"])
 
     async def down(self) -> None:

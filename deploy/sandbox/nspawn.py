@@ -1,6 +1,6 @@
 """Machines: by systemd-nspawn with a booted systemd and cloud-init, or by runc as a pod, which has neither.
 
-Each has its own network, and GPUs as device files.
+Each has its own network, and GPUs as device files. Machines whose image says so have a kernel of their own (`uml`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from deploy.sandbox import hardware, pods, proc
+from deploy.sandbox import hardware, pods, proc, uml
 from deploy.sandbox.cgroup import MachineGroups
 from deploy.sandbox.hypervisor import MachineSpec
 from deploy.sandbox.images import MachineImage
@@ -58,6 +58,8 @@ class _Machine:
     port: Port
     folder: Path
     process: subprocess.Popen[bytes]
+    line: uml.Line | None = None
+    """How commands get into it, where it has a kernel of its own."""
 
 
 class NspawnHypervisor:
@@ -152,8 +154,9 @@ class NspawnHypervisor:
     ) -> proc.Result:
         """Run a program inside a machine, as its root, and return what it printed.
 
-        A machine that only just starts is waited for until its first process is there (not until it has booted). In a
-        pod the program has what `docker exec` would give it: the container's environment, capabilities and limits.
+        A machine that only just starts is waited for until its first process is there (not until it has booted); one
+        with a kernel of its own, until it lets ssh in. In a pod the program has what `docker exec` would give it: the
+        container's environment, capabilities and limits.
 
         Raises:
             KeyError: there is no such machine.
@@ -168,7 +171,14 @@ class NspawnHypervisor:
         return await self._inside(self._machines[name], argv, 10.0)
 
     async def root(self, name: str) -> Path:
-        """A machine's file system as the host sees it, sockets too; it leads nowhere once the machine is off."""
+        """A machine's file system as the host sees it, sockets too; it leads nowhere once the machine is off.
+
+        Raises:
+            KeyError: there is no such machine.
+            RuntimeError: it does not run, or has a kernel of its own, into which the host cannot look.
+        """
+        if self._machines[name].line:
+            raise RuntimeError(f"machine {name!r} has a kernel of its own: run a program there")
         return Path(f"/proc/{await self._leader(self._machines[name], 10.0)}/root")
 
     def console(self, name: str) -> str:
@@ -201,6 +211,24 @@ class NspawnHypervisor:
         machine = self._machines[name]
         await self._network.set_link(machine.port, up=False)
         await self._kill(machine)
+
+    async def power_on(self, name: str) -> None:
+        """Boot a machine with a kernel of its own that is off, with what its disk held.
+
+        Raises:
+            KeyError: there is no such machine.
+            ValueError: it has no disk that outlives its power.
+            RuntimeError: it could not be started.
+        """
+        machine = self._machines[name]
+        if machine.line is None:
+            raise ValueError(f"machine {name!r} keeps nothing when it is off: boot another one")
+        place = self._place(machine.port, machine.folder, name)
+        words = uml.words(machine.spec, self._images[machine.spec.image], place)
+        machine = replace(machine, process=self._start(machine.spec, words, again=True))
+        self._machines[name] = machine
+        await self._network.set_link(machine.port, up=True)
+        await self._launched(machine)
 
     async def restart(self, name: str) -> None:
         """End a pod's container and start it again, with the same arguments and the same file system.
@@ -238,13 +266,25 @@ class NspawnHypervisor:
     async def _boot(self, spec: MachineSpec, binds: Sequence[Bind]) -> _Machine:
         folder = self._state / "machines" / spec.name
         pod = spec.pod
-        port = await (self._network.attach(pod.ports, hard_nat=pod.hard_nat) if pod else self._network.attach())
+        own_kernel = uml.is_uml(spec)
+        if own_kernel:
+            port = await self._network.attach_tap()
+        else:
+            port = await (self._network.attach(pod.ports, hard_nat=pod.hard_nat) if pod else self._network.attach())
         machine = None
         try:
             (folder / "disk").mkdir(parents=True)
             hardware.lay_out(spec, port.address, folder / "skeleton")
-            start = self._pod_words if spec.pod else self._machine_words
-            machine = _Machine(spec, port, folder, self._start(spec, start(spec, port, folder, binds)))
+            line = None
+            if own_kernel:
+                place = self._place(port, folder, spec.name)
+                await uml.lay_out(spec, place, [(bind.source, bind.target, bind.writable) for bind in binds])
+                line = uml.Line(self._network, place, spec.name, self._pids)
+                words = uml.words(spec, self._images[spec.image], place)
+            else:
+                start = self._pod_words if spec.pod else self._machine_words
+                words = start(spec, port, folder, binds)
+            machine = _Machine(spec, port, folder, self._start(spec, words), line)
             await self._launched(machine)
         except BaseException:
             if machine:
@@ -279,9 +319,12 @@ class NspawnHypervisor:
         pods.lay_out(spec, image, place, [(bind.source, bind.target, bind.writable) for bind in binds])
         return ["sh", str(_POD_LAUNCHER), str(folder), image.lowerdir, self._disk, spec.name]
 
-    def _start(self, spec: MachineSpec, words: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _place(self, port: Port, folder: Path, name: str) -> uml.Place:
+        return uml.Place(folder, port, self._groups.path_of(name))
+
+    def _start(self, spec: MachineSpec, words: Sequence[str], *, again: bool = False) -> subprocess.Popen[bytes]:
         self._console(spec.name).parent.mkdir(parents=True, exist_ok=True)
-        with self._console(spec.name).open("wb") as console:
+        with self._console(spec.name).open("ab" if again else "wb") as console:
             # Not asyncio's subprocess: `alive` has to answer without waiting, and no thread should watch each machine.
             process = subprocess.Popen(
                 ["unshare", "--mount", "--propagation", "private", *words],
@@ -302,6 +345,9 @@ class NspawnHypervisor:
             if machine.spec.pod:
                 if (machine.folder / "pid").exists():
                     return
+            elif machine.line:
+                if leader_of(machine.process.pid):
+                    return
             elif any(program_of(pid) == "systemd-nspawn" for pid in children(machine.process.pid)):
                 return
             await asyncio.sleep(_POLL_S)
@@ -317,6 +363,10 @@ class NspawnHypervisor:
 
     async def _inside(self, machine: _Machine, argv: Sequence[str], timeout_s: float) -> list[str]:
         leader = await self._leader(machine, timeout_s)
+        if machine.line:
+            if not await machine.line.up(timeout_s):
+                raise RuntimeError(f"machine {machine.spec.name!r} does not let ssh in")
+            return machine.line.inside(argv, _ENVIRONMENT)
         return pods.inside(machine.folder, machine.spec.name, argv) if machine.spec.pod else inside(leader, argv)
 
     async def _leader(self, machine: _Machine, timeout_s: float) -> int:
@@ -332,6 +382,8 @@ class NspawnHypervisor:
         raise RuntimeError(f"machine {machine.spec.name!r} does not run: {self.console(machine.spec.name)[-_EXCERPT:]}")
 
     async def _kill(self, machine: _Machine) -> None:
+        if machine.line:
+            machine.line.down()
         leader = leader_of(machine.process.pid) if machine.process.poll() is None else None
         process = ProcessId.of(leader) if leader else None
         runner = ProcessId.of(next(iter(children(machine.process.pid)), 0))
