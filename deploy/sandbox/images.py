@@ -94,6 +94,21 @@ NFS_PACKAGES = ("nfs-kernel-server",)
 NFS_MASKED = ["nfs-blkmap.service", "nfs-client.target", "run-rpc_pipefs.mount"]
 """Units of these packages that fail without the kernel's part of NFS."""
 
+UML_PACKAGE = "user-mode-linux"
+_UML_SUITE = "bookworm"
+"""The newest release of Debian that has the package."""
+_UML_PACKAGES = {"server": ("kmod", *NFS_PACKAGES), "client": ("kmod", "nfs-common")}
+_UML_DISK_SIZE = "8G"
+# Each costs a share of a second of a processor, and serves nothing here.
+_UML_MASKED = (
+    "modprobe@.service",
+    "proc-sys-fs-binfmt_misc.automount",
+    "sys-fs-fuse-connections.mount",
+    "sys-kernel-config.mount",
+    "systemd-binfmt.service",
+    "systemd-random-seed.service",
+)
+
 # Nothing here serves a machine that lives for minutes in a sandbox, and each would cost every boot. networkd would drop
 # the addresses that the sandbox gives its machines.
 MASKED = [
@@ -120,21 +135,6 @@ MASKED = [
     "systemd-tmpfiles-clean.timer",
     "systemd-update-done.service",
 ]
-
-UML_PACKAGE = "user-mode-linux"
-_UML_SUITE = "bookworm"
-"""The newest release of Debian that has the package."""
-_UML_PACKAGES = {"server": ("kmod", "nfs-common", "nfs-kernel-server"), "client": ("kmod", "nfs-common")}
-_UML_DISK_SIZE = "8G"
-# Each costs a share of a second of a processor, and serves nothing here.
-_UML_MASKED = (
-    "modprobe@.service",
-    "proc-sys-fs-binfmt_misc.automount",
-    "sys-fs-fuse-connections.mount",
-    "sys-kernel-config.mount",
-    "systemd-binfmt.service",
-    "systemd-random-seed.service",
-)
 
 _STOCK_ENTRYPOINT = ("/opt/nvidia/nvidia_entrypoint.sh",)
 _STOCK_COMMAND = ("/start.sh",)
@@ -219,6 +219,11 @@ async def ensure_head_image(pyproject: Path) -> MachineImage:
     return MachineImage("head", (*layers, *image.layers))
 
 
+def has_uml() -> bool:
+    """Whether there is a kernel for machines that have one of their own, on this host's processor."""
+    return platform.machine() == "x86_64"
+
+
 async def ensure_uml_image(name: str) -> MachineImage:
     """The image `name` ("trixie-uml", "head-uml") of machines with a kernel of their own.
 
@@ -230,11 +235,11 @@ async def ensure_uml_image(name: str) -> MachineImage:
     suite, head = ("trixie", True) if role == "head" else (role, False)
     if suite not in SUITES:
         raise ValueError(f"no image {name!r}: there are {', '.join(SUITES)} and head, each with {UML} appended")
-    if platform.machine() != "x86_64":
+    if not has_uml():
         raise ValueError(f"no image {name!r}: Debian has {UML_PACKAGE} for amd64 only")
     kernel, base = await ensure_uml_kernel(), await ensure_base(suite)
     use = "server" if head else "client"
-    packages = await _ensure_packages(suite, f"-nfs-{use}", _UML_PACKAGES[use])
+    packages = await _ensure_packages(suite, f"-uml-{use}", _UML_PACKAGES[use])
     layers = [*([await ensure_head_layer(PYPROJECT)] if head else []), kernel / "files", packages, base]
     disk = await _ensure_uml_disk(role, layers)
     thin = (await _ensure_config(), await _ensure_hardware(), await gotools.ensure_tailscale())

@@ -15,7 +15,8 @@ from deploy.sandbox.progress import say
 _TORCH = f"trixie{images.TORCH}"
 _POD = f"trixie{images.POD}"
 _STOCK = f"trixie{images.STOCK}{images.POD}"
-_IMAGES = (*images.SUITES, _TORCH, _POD, _STOCK)
+_UML = (f"trixie{images.UML}", f"head{images.UML}") if images.has_uml() else ()
+_IMAGES = (*images.SUITES, _TORCH, _POD, _STOCK, *_UML)
 _PARTS = (*_IMAGES, "head", "tailscale", "control")
 
 
@@ -56,7 +57,7 @@ async def prepare(parts: Collection[str]) -> None:
     except* CommandError as errors:
         raise errors.exceptions[0] from None
     for name in wanted:
-        await images.ensure_image(name)
+        await images.image_by_name(name)
 
 
 def main() -> int:

@@ -73,6 +73,8 @@ missing_packages() {
     command -v nft >/dev/null || echo nftables
     command -v ip >/dev/null || echo iproute2
     command -v mount >/dev/null || echo mount
+    command -v mke2fs >/dev/null || echo e2fsprogs
+    { command -v ssh && command -v ssh-keygen; } >/dev/null || echo openssh-client
     { command -v nsenter && command -v unshare && command -v flock; } >/dev/null || echo util-linux
     [ -e /etc/ssl/certs/ca-certificates.crt ] || echo ca-certificates
     command -v cc >/dev/null || echo gcc
