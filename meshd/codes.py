@@ -108,6 +108,10 @@ class ProblemCode(StrEnum):
     TAILSCALE_OFFLINE = "tailscale_offline"
     ACCESS_READ_ONLY = "access_read_only"
 
+    # Services on the head.
+    MLFLOW_UNREACHABLE = "mlflow_unreachable"
+    MLFLOW_EXPOSED = "mlflow_exposed"
+
     # meshd itself.
     METRICS_NOT_SERVED = "metrics_not_served"
     CHECK_FAILED = "check_failed"
@@ -157,6 +161,7 @@ class CheckName(StrEnum):
     DEVICE_TAGS = "device tags"
     TAILNET_DEVICES = "tailnet devices"
     PROVIDER = "provider"
+    MLFLOW = "mlflow"
 
     # Made by meshctl.
     ACCESS = "access"

@@ -12,6 +12,7 @@ from typing import Self
 from deploy.sandbox.clouds.metadata import PORT
 from deploy.sandbox.clouds.server import CloudServer, ServerOptions
 from deploy.sandbox.headmachine import SLURM_CONF, Head, HeadOptions
+from deploy.sandbox.images import HEAD
 from deploy.sandbox.network import GATEWAY, METADATA
 from deploy.sandbox.tailnet import API_TOKEN, CONTROL_URL
 from deploy.sandbox.vendors import VENDORS, credentials
@@ -65,6 +66,7 @@ class ClusterOptions:
         slurm: lines that the head's slurm.conf has besides.
         pools: the settings' pools; "" for one pool of H100.
         key_mode: the settings' `tailnet.key_mode`; "" leaves it to meshd.
+        head_image: what the head boots from.
     """
 
     sandbox_id: str = "demo"
@@ -79,6 +81,7 @@ class ClusterOptions:
     slurm: str = ""
     pools: str = ""
     key_mode: str = ""
+    head_image: str = HEAD
 
     def settings(self) -> str:
         """The whole of meshd.toml."""
@@ -132,7 +135,7 @@ class Cluster:
             )  # fmt: skip
             for name, machines in self.options.room.items():
                 self.clouds.clouds[name].ledger.set_capacity("*", "*", machines)
-            self.head = Head(self.world)
+            self.head = Head(self.world, self.options.head_image)
             self._stack = stack.pop_all()
         return self
 

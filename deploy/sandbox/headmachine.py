@@ -12,6 +12,7 @@ from typing import Any
 
 from deploy.sandbox import proc
 from deploy.sandbox.hypervisor import MachineSpec
+from deploy.sandbox.images import HEAD
 from deploy.sandbox.nspawn import Bind
 from deploy.sandbox.world import EXPORTED, World
 
@@ -67,10 +68,16 @@ class HeadOptions:
 
 
 class Head:
-    """The head machine of a world, once `bring_up` has ended."""
+    """The head machine of a world, once `bring_up` has ended.
 
-    def __init__(self, world: World) -> None:
+    Args:
+        world: the sandbox.
+        image: what it boots from.
+    """
+
+    def __init__(self, world: World, image: str = HEAD) -> None:
         self.world = world
+        self._image = image
         self.tailnet_ip = ""
 
     async def run(self, *argv: str, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> proc.Result:
@@ -97,7 +104,7 @@ class Head:
 
     async def boot(self) -> None:
         """Boot the machine and wait until systemd is through. Raises TimeoutError."""
-        spec = MachineSpec(name=NAME, user_data="#cloud-config\n", image="head")
+        spec = MachineSpec(name=NAME, user_data="#cloud-config\n", image=self._image)
         shared = [Bind(self.world.share / path.lstrip("/"), path, writable=True) for path in EXPORTED]
         await self.world.hypervisor.boot(spec, [Bind(CHECKOUT, SOURCE), *shared])
         state = ""

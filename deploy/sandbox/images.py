@@ -2,6 +2,7 @@
 
 An image is a stack of directories, topmost first, which overlayfs joins when a machine starts:
 
+    [mlflow]    the virtual environment of MLflow's server (the image "head-mlflow" only)
     [nfs]       what stands for the kernel's NFS server (the head only)
     [head]      the virtual environment of meshd's dependencies (the head only)
     [-nfs]      the packages of the NFS server (the head only)
@@ -50,6 +51,12 @@ STOCK = "-stock"
 UML = "-uml"
 """What the name of an image ends with whose machines have a kernel of their own (user-mode Linux)."""
 
+HEAD, HEAD_MLFLOW = "head", "head-mlflow"
+"""The images of heads. The second has what `deploy/services/mlflow/install` needs, and serves as PyPI for its users."""
+
+USER_WHEELS = ("mlflow-skinny==3.17.2",)
+"""What users of a head can install with pip, with all that it depends on."""
+
 STOCK_PACKAGES = ("curl", "iproute2", "iputils-ping", "netcat-openbsd", "openssh-server", "procps", "python3")
 
 TORCH_PACKAGES = (
@@ -62,6 +69,7 @@ and unpacks images."""
 
 _HERE = Path(__file__).resolve().parent
 _IMAGE = _HERE / "image"
+_MLFLOW = _HERE.parent / "services" / "mlflow"
 PYPROJECT = _HERE.parents[1] / "pyproject.toml"
 SDKS = ("aws", "gce")
 """The extras that the head gets: the SDKs of the clouds that have one."""
@@ -171,8 +179,8 @@ class MachineImage:
 
 
 async def image_by_name(name: str) -> MachineImage:
-    """The image that a machine's spec names: one of `SUITES`, with or without `TORCH`, `POD` or both, or `UML`; "head",
-    with or without `UML`.
+    """The image that a machine's spec names: one of `SUITES`, with or without `TORCH`, `POD` or both, or `UML`; a head's,
+    `HEAD` with or without `UML`, or `HEAD_MLFLOW`.
 
     Raises:
         ValueError: there is no such image.
@@ -180,7 +188,9 @@ async def image_by_name(name: str) -> MachineImage:
     """
     if name.endswith(UML):
         return await ensure_uml_image(name)
-    return await ensure_head_image(PYPROJECT) if name == "head" else await ensure_image(name)
+    if name in {HEAD, HEAD_MLFLOW}:
+        return await ensure_head_image(PYPROJECT, mlflow=name == HEAD_MLFLOW)
+    return await ensure_image(name)
 
 
 async def ensure_image(name: str) -> MachineImage:
@@ -208,15 +218,17 @@ async def ensure_image(name: str) -> MachineImage:
     return MachineImage(name, layers, entrypoint=(f"/{pod_layer.FILES}/entrypoint",))
 
 
-async def ensure_head_image(pyproject: Path) -> MachineImage:
+async def ensure_head_image(pyproject: Path, *, mlflow: bool = False) -> MachineImage:
     """The trixie image plus /opt/meshd/venv with everything that meshd depends on (not meshd itself).
 
     Args:
         pyproject: the pyproject.toml whose dependencies and `SDKS` are installed.
+        mlflow: it also has /opt/meshd-mlflow/venv, and wheels for users.
     """
     image = await ensure_image("trixie")
+    more = (await ensure_mlflow_layer(), await ensure_wheels_layer()) if mlflow else ()
     layers = (await _ensure_nfs_config(), await ensure_head_layer(pyproject), await ensure_nfs_layer("trixie"))
-    return MachineImage("head", (*layers, *image.layers))
+    return MachineImage(HEAD_MLFLOW if mlflow else HEAD, (*more, *layers, *image.layers))
 
 
 def has_uml() -> bool:
@@ -474,3 +486,43 @@ async def ensure_head_layer(pyproject: Path) -> Path:
             )
 
     return await cache.ensure("layers", "head", key, build)
+
+
+async def ensure_mlflow_layer() -> Path:
+    """The layer with /opt/meshd-mlflow/venv, as MLflow's installer makes it."""
+    base, builder, install = await ensure_base("trixie"), _IMAGE / "build_mlflow.sh", _MLFLOW / "install"
+    lock = _MLFLOW / "requirements.txt"
+    key = cache.recipe_key(base.name, builder.read_bytes(), lock.read_bytes(), install.read_bytes())
+
+    async def build(layer: Path) -> None:
+        log = cache.log_file("image-mlflow")
+        store = cache.cache_root() / "wheels-mlflow"
+        store.mkdir(parents=True, exist_ok=True)
+        async with step("head image (MLflow)", log):
+            await wheels.download(["--require-hashes", "--requirement", str(lock)], store, base, log)
+            (layer / "opt").mkdir()
+            await proc.run(
+                in_own_namespaces(["sh", builder, base, layer / "opt", store, _MLFLOW]),
+                timeout_s=_PIP_TIMEOUT_S,
+                env=debian.builder_environment(),
+                log=log,
+            )
+
+    return await cache.ensure("layers", "mlflow", key, build)
+
+
+async def ensure_wheels_layer() -> Path:
+    """The layer with `USER_WHEELS`, from which pip takes packages there: machines do not reach PyPI."""
+    base = await ensure_base("trixie")
+    folder = "usr/share/sandbox/wheels"
+    key = cache.recipe_key(base.name, folder, *USER_WHEELS)
+
+    async def build(layer: Path) -> None:
+        log = cache.log_file("image-wheels")
+        async with step(f"wheels for users ({', '.join(USER_WHEELS)})", log):
+            (layer / folder).mkdir(parents=True)
+            await wheels.download(USER_WHEELS, layer / folder, base, log)
+            (layer / "etc").mkdir()
+            (layer / "etc/pip.conf").write_text(f"[global]\nno-index = true\nfind-links = /{folder}\n")
+
+    return await cache.ensure("layers", "wheels", key, build)

@@ -252,6 +252,31 @@ class MetricsSettings(_Table):
         return (host.strip("[]"), int(port)) if self.listen else None
 
 
+class MlflowSettings(_Table):
+    """MLflow's server on the head, as `deploy/services/mlflow/install` sets it up."""
+
+    enabled: bool = Field(
+        False, description="every job has the server's address in MLFLOW_TRACKING_URI; doctor checks it"
+    )
+    port: Annotated[int, Field(gt=0, lt=65536)] = Field(
+        5000, description="on the head's tailnet address. Anybody who reaches it may read and write all experiments"
+    )
+    artifacts: str = Field(
+        "",
+        pattern=r"^(|/[^\s%\\]+)$",
+        description="folder for the files of runs, on a share; empty: /var/lib/meshd-mlflow/artifacts. "
+        "After a change run the installer again",
+    )
+
+    def uri(self, head: str) -> str:
+        """The server's address, which MLflow's clients take.
+
+        Args:
+            head: the head's IPv4 address on the tailnet.
+        """
+        return f"http://{head}:{self.port}"
+
+
 class LogSettings(_Table):
     """Logging."""
 
@@ -287,6 +312,7 @@ class Settings(BaseSettings):
     prices: PriceSettings = PriceSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
+    mlflow: MlflowSettings = MlflowSettings()
     pools: dict[str, PoolSettings] = {}
     providers: dict[str, ProviderSettings] = {}
 

@@ -30,6 +30,7 @@ from meshd.daemon.nodes.wiring import build as build_nodes
 from meshd.daemon.notify import Notifier
 from meshd.daemon.observe.agent_reports import NodeLogs, NodeReports
 from meshd.daemon.observe.loop_lag import LoopLag
+from meshd.daemon.observe.mlflow import MlflowReporter
 from meshd.daemon.observe.report import SourceReporter
 from meshd.daemon.observe.slurm_ping import SlurmPing
 from meshd.daemon.observe.snapshot import SnapshotReader
@@ -144,6 +145,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     report = Report(
         live, SourceReporter(snapshot, journal, slurm_ping), NodeReporter(live, store, nodes, desired, snapshot, keys),
         guards, prices.service, *controllers,
+        MlflowReporter(lambda: live.settings.mlflow, lambda: tailnet.head_tailnet_ip),
     )  # fmt: skip
     head = build_head_api(
         live, store, machines, report, metrics, Reload(live, notifier, (sources, auth_key.controller, node_settings)),
