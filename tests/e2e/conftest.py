@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from deploy.sandbox.cluster import Cluster, ClusterOptions
+from deploy.sandbox.images import HEAD_MLFLOW
 from tests.e2e.lab import QUICK, SLURM, USER, Lab
 from tests.e2e.pods import Fleet, brought_up
 
@@ -23,7 +24,7 @@ async def booted(request: pytest.FixtureRequest) -> AsyncIterator[Lab]:
         pytest.skip("machines need root and systemd-nspawn")
     options = ClusterOptions(
         sandbox_id=f"e2e{os.getpid() % 100000}", providers=("aws", "lambda"), timing=QUICK, key_mode="reusable",
-        boot_s=0.2, end_s=0.2, slurm=SLURM,
+        boot_s=0.2, end_s=0.2, slurm=SLURM, head_image=HEAD_MLFLOW,
     )  # fmt: skip
     async with Cluster(options) as cluster:
         await cluster.bring_up_head()

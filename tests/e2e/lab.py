@@ -107,6 +107,14 @@ class Lab:
             raise Unanswered(f"meshctl {' '.join(words)}: {result.returncode} {_output(result)}")
         return json.loads(result.stdout)
 
+    async def ask_whatever(self, *words: str, timeout_s: float = 60.0) -> Any:
+        """The same, however it ends, e.g. `doctor`. Raises Unanswered where it prints no document."""
+        result = await self.meshctl(*words, "-o", "json", timeout_s=timeout_s)
+        try:
+            return json.loads(result.stdout)
+        except ValueError:
+            raise Unanswered(f"meshctl {' '.join(words)}: {result.returncode} {_output(result)}") from None
+
     async def scale(self, gpus: int, *more: str, timeout_s: float = 180.0, expect: int = 0) -> Any:
         """`meshctl scale --wait`, and what it says in the end."""
         words = ["scale", "--gpus", str(gpus), "--yes", "--wait", "--timeout", f"{timeout_s:.0f}s", *_from_aws(more)]

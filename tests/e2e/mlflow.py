@@ -1,0 +1,66 @@
+"""MLflow on the head of a lab: set up as docs/services.md says, and removed again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from deploy.sandbox.headmachine import SOURCE
+from tests.e2e.lab import Lab
+
+INSTALL = f"{SOURCE}/deploy/services/mlflow/install"
+UNIT = "meshd-mlflow"
+SETTINGS = '\n[mlflow]\nenabled = true\nartifacts = "/srv/data/mlflow"\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The server that runs on the head."""
+
+    lab: Lab
+    uri: str
+
+    async def call(self, path: str, body: str = "", **headers: str) -> tuple[int, str]:
+        """Call it from the head with curl; HTTP status and body of its answer. Status 0: nobody answers."""
+        words = [word for name, value in headers.items() for word in ("-H", f"{name}: {value}")]
+        if body:
+            words += ["-H", "Content-Type: application/json", "-d", body]
+        argv = ["curl", "-s", "-m", "20", "-w", "\n%{http_code}", *words, f"{self.uri}{path}"]
+        text, _, status = (await self.lab.head.run(*argv, check=False)).text.rpartition("\n")
+        return int(status), text
+
+    async def runs(self, experiment: str) -> list[Any]:
+        """The runs of an experiment, as the API tells them."""
+        _, text = await self.call(f"/api/2.0/mlflow/experiments/get-by-name?experiment_name={experiment}")
+        number = json.loads(text)["experiment"]["experiment_id"]
+        _, text = await self.call("/api/2.0/mlflow/runs/search", json.dumps({"experiment_ids": [number]}))
+        found: list[Any] = json.loads(text).get("runs", [])
+        return found
+
+
+async def row(lab: Lab) -> Any:
+    """What `meshctl doctor` says of it; None where it says nothing."""
+    document = await lab.ask_whatever("doctor")
+    return next((one for one in document["checks"] if one["name"] == "mlflow"), None)
+
+
+@asynccontextmanager
+async def mlflow(lab: Lab) -> AsyncIterator[Server]:
+    """Have the server on the head meanwhile; each job knows of it."""
+    before = (await lab.head.run("cat", "/etc/meshd/meshd.toml")).stdout.decode()
+    assert await lab.write_settings(before + SETTINGS) == 0
+    try:
+        await lab.head.run(INSTALL, "--offline")
+
+        async def answers() -> Any:
+            found = await row(lab)
+            return found if found and found["status"] == "ok" else None
+
+        await lab.until(answers, "MLflow answers")
+        yield Server(lab, f"http://{lab.head.tailnet_ip}:5000")
+    finally:
+        await lab.head.run(INSTALL, "--uninstall")
+        await lab.write_settings(before)
