@@ -179,8 +179,8 @@ class MachineImage:
 
 
 async def image_by_name(name: str) -> MachineImage:
-    """The image that a machine's spec names: one of `SUITES`, with or without `TORCH`, `POD` or both, or `UML`; a head's,
-    `HEAD` with or without `UML`, or `HEAD_MLFLOW`.
+    """The image that a machine's spec names: one of `SUITES`, with or without `TORCH`, `POD` or both, or `UML`; or of
+    a head: `HEAD`, with or without `UML`, or `HEAD_MLFLOW`.
 
     Raises:
         ValueError: there is no such image.

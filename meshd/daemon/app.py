@@ -111,7 +111,9 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         pod_providers=frozenset(pod_limits(providers)), write=ports.slurm_files,
     )  # fmt: skip
     desired = DesiredState(live, journal, providers, slurm_files, clock, may_change_devices=keys.api is not None)
-    node_settings = NodeSettings(live, journal, agents, reports, clock, pod_limits(providers))
+    node_settings = NodeSettings(
+        live, journal, agents, reports, clock, pod_limits(providers), head=lambda: tailnet.head_tailnet_ip
+    )
     snapshot = SnapshotReader(sources, tailnet, lag, slurm_files, reports, node_settings)
     auth_key = build_auth_key(
         settings, keys, store, auth_rotations, active, agents, ports.prover, HeadTailnet(tailnet, ports.tailscaled),

@@ -48,9 +48,15 @@ class PoolGiven:
 
 @dataclass(frozen=True, slots=True)
 class ClusterGiven:
-    """All that sections are made from."""
+    """All that sections are made from.
+
+    Attributes:
+        pools: by name.
+        env: variables of every job in every pool, beside the built-in ones; a pool's own hold against them.
+    """
 
     pools: Mapping[str, PoolGiven]
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,7 @@ Made = tuple[Mapping[str, Any], bool, float]
 def _job_env(given: ClusterGiven, kind: NodeKind) -> Made:
     """The variables of every job on the node."""
     pool = given.pools.get(kind.pool, PoolGiven())
-    return {"env": {**BUILT_IN_ENV, **pool.env}}, False, 0.0
+    return {"env": {**BUILT_IN_ENV, **given.env, **pool.env}}, False, 0.0
 
 
 SECTIONS: Final[Mapping[str, Callable[[ClusterGiven, NodeKind], Made | None]]] = {

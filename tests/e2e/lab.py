@@ -417,6 +417,18 @@ class Lab:
         finally:
             await self.enable(*before)
 
+    @asynccontextmanager
+    async def also(self, tables: str) -> AsyncIterator[Lab]:
+        """Have these tables in meshd.toml meanwhile, beside what is there, also for the scenarios that begin."""
+        first, file = self._settings, (await self.head.run("cat", "/etc/meshd/meshd.toml")).stdout.decode()
+        self._settings = f"{first}\n{tables}"
+        assert await self.write_settings(f"{file}\n{tables}") == 0, await self.evidence()
+        try:
+            yield self
+        finally:
+            self._settings = first
+            await self.write_settings(file)
+
     async def timing(self, **timing: float) -> None:
         """Other deadlines, at once."""
         await self.write_settings(self.settings_with(**timing))

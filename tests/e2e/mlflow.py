@@ -13,7 +13,7 @@ from tests.e2e.lab import Lab
 
 INSTALL = f"{SOURCE}/deploy/services/mlflow/install"
 UNIT = "meshd-mlflow"
-SETTINGS = '\n[mlflow]\nenabled = true\nartifacts = "/srv/data/mlflow"\n'
+SETTINGS = '[mlflow]\nenabled = true\nartifacts = "/srv/data/mlflow"\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,15 @@ async def row(lab: Lab) -> Any:
 @asynccontextmanager
 async def mlflow(lab: Lab) -> AsyncIterator[Server]:
     """Have the server on the head meanwhile; each job knows of it."""
-    before = (await lab.head.run("cat", "/etc/meshd/meshd.toml")).stdout.decode()
-    assert await lab.write_settings(before + SETTINGS) == 0
-    try:
-        await lab.head.run(INSTALL, "--offline")
+    async with lab.also(SETTINGS):
+        try:
+            await lab.head.run(INSTALL, "--offline")
 
-        async def answers() -> Any:
-            found = await row(lab)
-            return found if found and found["status"] == "ok" else None
+            async def answers() -> bool:
+                found = await row(lab)
+                return found is not None and found["status"] == "ok"
 
-        await lab.until(answers, "MLflow answers")
-        yield Server(lab, f"http://{lab.head.tailnet_ip}:5000")
-    finally:
-        await lab.head.run(INSTALL, "--uninstall")
-        await lab.write_settings(before)
+            await lab.until(answers, "MLflow answers")
+            yield Server(lab, f"http://{lab.head.tailnet_ip}:5000")
+        finally:
+            await lab.head.run(INSTALL, "--uninstall")

@@ -6,7 +6,7 @@ sends those that differ, at once when the settings change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshd.api.node_schema import PollIn
@@ -21,10 +21,20 @@ from meshd.plan.node_settings import ClusterGiven, NodeKind, PoolGiven, Section,
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
 
+MLFLOW_URI = "MLFLOW_TRACKING_URI"
+"""The variable from which MLflow's clients take the address of the server."""
 
-def given_by(settings: Settings) -> ClusterGiven:
-    """What the settings give nodes."""
-    return ClusterGiven({name: PoolGiven(env=pool.env) for name, pool in settings.pools.items()})
+
+def given_by(settings: Settings, head: str) -> ClusterGiven:
+    """What the settings give nodes.
+
+    Args:
+        settings: those in force.
+        head: the head's address on the tailnet; "" while it is not known.
+    """
+    pools = {name: PoolGiven(env=pool.env) for name, pool in settings.pools.items()}
+    env = {MLFLOW_URI: settings.mlflow.uri(head)} if settings.mlflow.enabled and head else {}
+    return ClusterGiven(pools, env=env)
 
 
 def problem_of(report: PollIn) -> str:
@@ -45,6 +55,7 @@ class NodeSettings(Controller):
         reports: what the agents said last.
         clock: time.
         pod_providers: the providers that rent pods.
+        head: the head's address on the tailnet; "" while it is not known.
     """
 
     name = "node_settings"
@@ -57,6 +68,7 @@ class NodeSettings(Controller):
         reports: NodeReports,
         clock: Clock,
         pod_providers: Mapping[str, str],
+        head: Callable[[], str] = lambda: "",
     ) -> None:
         super().__init__(clock)
         self._live = live
@@ -64,6 +76,8 @@ class NodeSettings(Controller):
         self._agents = agents
         self._reports = reports
         self._pod_providers = pod_providers
+        self._head = head
+        self._last_head = ""
         self._made_from: Settings | None = None
         self._made: dict[NodeKind, Mapping[str, Section]] = {}
         self._wanted: dict[NodeKind, Mapping[str, WantedSection]] = {}
@@ -80,11 +94,14 @@ class NodeSettings(Controller):
 
     def of(self, machine: Machine) -> Mapping[str, Section]:
         """The sections that this machine should have."""
+        head = self._head() or self._last_head  # a tailscaled that restarts takes nothing from jobs
+        if head != self._last_head:
+            self._last_head, self._made_from = head, None
         if self._made_from is not self._live.settings:
             self._made_from, self._made, self._wanted = self._live.settings, {}, {}
         kind = NodeKind.of(machine, self._pod_providers)
         if kind not in self._made:
-            self._made[kind] = made = sections(given_by(self._live.settings), kind)
+            self._made[kind] = made = sections(given_by(self._live.settings, head), kind)
             self._wanted[kind] = {name: one.wanted for name, one in made.items()}
         return self._made[kind]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from meshd.api.node_schema import FaultIn, PollIn, ResultIn, SectionIn
-from meshd.config import PoolSettings
+from meshd.config import MlflowSettings, PoolSettings
 from meshd.daemon.agents import SECTION_AGAIN_S, AgentQueues
-from meshd.daemon.nodes.node_settings import NodeSettings
+from meshd.daemon.nodes.node_settings import MLFLOW_URI, NodeSettings
 from meshd.model.machine import Phase
 from meshd.model.node_settings import SectionState
 from tests.live import live_settings
@@ -31,7 +31,10 @@ class Room(Small):
         super().__init__(directory, READY, NEW)
         self.live = live_settings(pools={"h100": PoolSettings(gpu="h100", env={"A": "1"})})
         self.queues = AgentQueues()
-        self.node_settings = NodeSettings(self.live, self.journal, self.queues, self.reports, self.clock, {})
+        self.head = "100.64.0.1"
+        self.node_settings = NodeSettings(
+            self.live, self.journal, self.queues, self.reports, self.clock, {}, head=lambda: self.head
+        )
         self.service = node_parts(
             self.machine_store, live=self.live, agents=self.queues, reports=self.reports,
             munge_key=cast("Any", MungeKey()), node_settings=self.node_settings,
@@ -69,6 +72,23 @@ async def test_an_agent_is_sent_what_it_does_not_hold(room: Room) -> None:
     assert await room.poll(room.digest, "working", results=done) == []
     assert await room.poll(room.digest, "failed") == [], "it tries again by itself"
     assert await room.poll(room.digest) == []
+
+
+def test_every_job_knows_mlflow_where_the_head_has_it(room: Room) -> None:
+    def env() -> Mapping[str, str]:
+        value: Mapping[str, str] = room.node_settings.of(READY)["job_env"].value["env"]
+        return value
+
+    assert MLFLOW_URI not in env()
+    mlflow = MlflowSettings(enabled=True, port=5001)
+    room.live.settings = room.live.settings.model_copy(update={"mlflow": mlflow})
+    assert env()[MLFLOW_URI] == "http://100.64.0.1:5001"
+    room.head = ""
+    assert env()[MLFLOW_URI] == "http://100.64.0.1:5001", "a tailscaled that restarts takes nothing from jobs"
+    room.head = "100.64.0.9"
+    assert env()[MLFLOW_URI] == "http://100.64.0.9:5001"
+    room.set_env(**{MLFLOW_URI: "http://elsewhere"})
+    assert env()[MLFLOW_URI] == "http://elsewhere"
 
 
 async def test_one_that_never_keeps_it_is_sent_it_seldom(room: Room) -> None:
