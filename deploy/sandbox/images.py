@@ -351,6 +351,11 @@ async def ensure_torch_layer(suite: str) -> Path:
     return await _ensure_packages(suite, TORCH, TORCH_PACKAGES)
 
 
+async def ensure_crun_layer(suite: str) -> Path:
+    """The layer with crun alone, for hosts that only start containers."""
+    return await _ensure_packages(suite, "-crun", ("crun",))
+
+
 async def ensure_s6_layer(suite: str) -> Path:
     """The layer with the packages of a pod that the base of a suite lacks."""
     return await _ensure_packages(suite, "-s6", [name for name in pod_layer.packages() if name not in PACKAGES])

@@ -57,7 +57,7 @@ ln -s /proc/self/fd "$root/dev/fd"
 cp "$box/munge.key" "$root/etc/munge/munge.key"
 cp "$box/hosts" "$root/etc/hosts"
 ip link set lo up
-cd "$root"; exec chroot "$root" /bin/sh -c '
+cd "$root"; pivot_root . . && umount -l . && exec chroot . /bin/sh -c '
 chown munge:munge /etc/munge/munge.key; chmod 400 /etc/munge/munge.key
 install -d -o munge -g munge -m 755 /run/munge /var/log/munge /var/lib/munge
 install -d -o slurm -g slurm -m 755 /var/spool/slurmctld /var/log/slurm /run/slurm

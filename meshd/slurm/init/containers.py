@@ -3,6 +3,8 @@
 Slurm ships the file to the machines. **Without it Slurm accepts --container and runs the program on the node itself**
 (measured on 24.11.5). With it, and without crun on the node, the step fails with exit code 127.
 
+Slurm 22.05 starts one task with a container on a node, and does not tell it which one of the step it is.
+
 slurmd runs most commands as the job's user, but at a step's end it runs the query as root, and after a certain answer
 also kill and delete. So each command first tests that the directory with crun's notes belongs to whoever runs it: root
 believes no note of a user, and no user one of another.
@@ -25,8 +27,9 @@ ENVIRONMENT_FROM = SlurmVersion((23, 2))
 _ENVIRONMENT = '"^(SLURM_CONF|SLURM_CONF_SERVER)="'
 """The path of the node's own slurm.conf: commands of Slurm in a container must not look for it there."""
 
-_NOTES = "d=/tmp/crun.%U; test -O $d"
-"""%U: the user's id. `test -O`: the directory is there and belongs to whoever runs this."""
+_PLACE = "d=/tmp/crun.$(id -u)"
+_OURS = "test -O $d"
+"""The directory is there, and belongs to whoever runs this. Slurm 22.05 has no pattern for the user's id."""
 
 _CRUN = "exec /usr/bin/crun --rootless=true --cgroup-manager=disabled --root=$d"
 _NAME = "%n.%u.%j.%s.%t"
@@ -40,10 +43,10 @@ def render_oci(version: SlurmVersion | None) -> str:
         version: of Slurm; None means the newest.
     """
     lines = {
-        "RunTimeQuery": f"{_NOTES} && {_CRUN} state {_NAME}",
-        "RunTimeRun": f"mkdir -m 700 /tmp/crun.%U 2>/dev/null; {_NOTES} && {_CRUN} run --bundle %b {_NAME}",
-        "RunTimeKill": f"{_NOTES} && {_CRUN} kill -a {_NAME}",
-        "RunTimeDelete": f"{_NOTES} && {_CRUN} delete --force {_NAME}",
+        "RunTimeQuery": f"{_PLACE}; {_OURS} && {_CRUN} state {_NAME}",
+        "RunTimeRun": f"{_PLACE}; mkdir -m 700 $d 2>/dev/null; {_OURS} && {_CRUN} run --bundle %b {_NAME}",
+        "RunTimeKill": f"{_PLACE}; {_OURS} && {_CRUN} kill -a {_NAME}",
+        "RunTimeDelete": f"{_PLACE}; {_OURS} && {_CRUN} delete --force {_NAME}",
     }
     text = _HEAD
     if version is None or version >= ENVIRONMENT_FROM:
