@@ -66,6 +66,8 @@ class ProblemCode(StrEnum):
     POOL_LINES_KEPT = "pool_lines_kept"
     GPU_RANGE_UNUSED = "gpu_range_unused"
     GPUS_OPEN = "gpus_open"
+    TASK_PROLOG_OFF = "task_prolog_off"
+    TASK_PROLOG_MISSING = "task_prolog_missing"
 
     # Providers and prices.
     PROVIDER_OFF = "provider_off"
@@ -153,6 +155,7 @@ class CheckName(StrEnum):
     GPU_DEVICES = "gpu devices"
     METADATA_SERVICE = "metadata service"
     NODE_LIMITS = "node limits"
+    JOB_ENV = "job environment"
     HOST_TRUST = "trust in hosts"
     TAILNET = "tailnet"
     AUTH_KEY = "auth key"

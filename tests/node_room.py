@@ -19,6 +19,10 @@ from tests.sources import fresh
 HEAD = HeadFacts("lab", "127.0.0.1:6817", 1, 1, 2, 2, (), 25.0)
 
 
+async def _no_task_prolog() -> str:
+    return ""
+
+
 def node_parts(store: MachineStore, **given: Any) -> NodeParts:
     """The parts; what the test does not give is left out, and may not be used."""
     ports: dict[str, Any] = {
@@ -37,5 +41,7 @@ def node_parts(store: MachineStore, **given: Any) -> NodeParts:
     }
     live = given.pop("live", None) or live_settings()
     ports.update(given)
-    settings = NodeSettings(live, store.journal, ports["agents"], ports["reports"], store.clock, {})
+    settings = NodeSettings(
+        live, store.journal, ports["agents"], ports["reports"], store.clock, {}, task_prolog=_no_task_prolog
+    )
     return build(live, store, **{"node_settings": settings, **ports})

@@ -14,6 +14,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _PLACES = (_PACKAGE / "_assets", _PACKAGE.parent / "deploy")
 _POD = ("entrypoint", "has-tun", "log", "stop", "service/*/*", "*/build", "*/Makefile", "*/*.[ch]")
 """What a pod gets of deploy/container: the scripts, and the sources with all that compiles them."""
+TASK_PROLOG = "task-prolog"
 _MAIN = b"from meshd_node.main import main\n\nraise SystemExit(main())\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -48,13 +49,20 @@ def stage1_template(*, systemd: bool = True) -> str:
     return "".join(f"{line.removesuffix(f'  #: {kind}')}\n" for line in lines)
 
 
+def task_prolog() -> str:
+    """The text of Slurm's TaskProlog, which every node has."""
+    return (node_dir() / "meshd_node" / TASK_PROLOG).read_text("utf-8")
+
+
 @lru_cache(maxsize=1)
 def agent_zipapp() -> bytes:
     """The node agent as one file that python3 runs, with the files of a pod in `pod/`.
 
     The same sources give the same bytes on every head.
     """
-    sources = {f"meshd_node/{path.name}": path.read_bytes() for path in (node_dir() / "meshd_node").glob("*.py")}
+    package = node_dir() / "meshd_node"
+    files = [*package.glob("*.py"), package / TASK_PROLOG]
+    sources = {f"meshd_node/{path.name}": path.read_bytes() for path in files}
     pod = container_dir()
     for path in (path for pattern in _POD for path in pod.glob(pattern) if path.is_file()):
         sources[f"pod/{path.relative_to(pod)}"] = path.read_bytes()

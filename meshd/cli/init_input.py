@@ -9,14 +9,19 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 from pathlib import PurePosixPath
 
+from meshd.api.schema import NodesView
+from meshd.bootstrap.assets import task_prolog
+from meshd.cli.errors import CliError
 from meshd.config import Settings
 from meshd.errors import SlurmError
+from meshd.model.ids import slot_index
 from meshd.plan.slurm_lines import PLACEHOLDERS
 from meshd.runtime.rootfs import Kind, RootFs
 from meshd.runtime.run import run
 from meshd.slurm.capabilities import SlurmVersion, parse_version
 from meshd.slurm.init import probe
 from meshd.slurm.init.codes import InitRefused, Refusal
+from meshd.slurm.init.task_prolog import TASK_PROLOG
 from meshd.slurm.init.tree import Tree, read_tree
 from meshd.slurm.init.types import (
     CGROUP_CONF,
@@ -28,7 +33,7 @@ from meshd.slurm.init.types import (
     SLURM_DIR,
     InitInput,
 )
-from meshd.slurm.nodes import GRES, NODES
+from meshd.slurm.nodes import GRES, NODES, read_node_addrs
 from meshd.slurm.pools import pool_lines
 from meshd.tailnet.cli import TailscaleCli
 
@@ -66,13 +71,16 @@ def _bad_address(given: str, why: str) -> InitRefused:
     return InitRefused(Refusal.BAD_ADDRESS, f"--head-address {given!r} {why}", "run `tailscale ip -4` on the head")
 
 
-def read_input(settings: Settings, address: str, fs: RootFs) -> InitInput:
+def read_input(
+    settings: Settings, address: str, fs: RootFs, ask_nodes: Callable[[], NodesView] | None = None
+) -> InitInput:
     """The input of the plan.
 
     Args:
         settings: meshd's.
         address: the head's tailnet IPv4 address.
         fs: the file system to prepare.
+        ask_nodes: asks the meshd that runs for its machines, and raises CliError where none answers; None: do not ask.
 
     Raises:
         InitRefused: a path is not a file, a link leads nowhere, or the host has no usable name.
@@ -94,6 +102,7 @@ def read_input(settings: Settings, address: str, fs: RootFs) -> InitInput:
         oci = load(conf_dir / OCI_CONF)
         stack = conf_dir / PLUGSTACK_CONF
         plugstack = fs.read_text(stack) if fs.kind(stack) is Kind.FILE else ""
+        head_task_prolog = load(TASK_PROLOG)
         own_files = all(fs.kind(SLURM_DIR / name) is Kind.FILE for name in (NODES, GRES))
     except OSError as error:
         raise SlurmError(f"{error.filename or conf_dir} cannot be read: {error.strerror}") from error
@@ -118,7 +127,31 @@ def read_input(settings: Settings, address: str, fs: RootFs) -> InitInput:
         slurmctld_port=settings.slurm.slurmctld_port,
         running=_running(tree, address, settings) if fs.is_host and slurm_conf and not tree.missing else {},
         own_files=own_files,
+        task_prolog=task_prolog(),
+        head_task_prolog=head_task_prolog,
+        without_task_prolog=without_task_prolog(tree, settings, ask_nodes),
     )
+
+
+def without_task_prolog(tree: Tree, settings: Settings, ask_nodes: Callable[[], NodesView] | None) -> tuple[str, ...]:
+    """The nodes of meshd that may not have the task prolog: their agents are older, or nobody can say.
+
+    Args:
+        tree: all files: their lines say which slots have a machine.
+        settings: meshd's, for the names of slots.
+        ask_nodes: see `read_input`.
+    """
+    text = "".join(conf.render() for conf in tree.files.values())
+    names = sorted(read_node_addrs(text))
+    joined = tuple(name for name in names if any(slot_index(pool, name) is not None for pool in settings.pools))
+    if not joined or ask_nodes is None:
+        return joined
+    try:
+        rows = ask_nodes().nodes
+    except CliError:
+        return joined
+    have = {row.slot for row in rows for one in row.settings or () if (one.name, one.state) == ("job_env", "applied")}
+    return tuple(slot for slot in joined if slot not in have)
 
 
 def slurm_user(tree: Tree, slurm_conf: str | None, fs: RootFs) -> str:

@@ -112,8 +112,9 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     )  # fmt: skip
     desired = DesiredState(live, journal, providers, slurm_files, clock, may_change_devices=keys.api is not None)
     node_settings = NodeSettings(
-        live, journal, agents, reports, clock, pod_limits(providers), head=lambda: tailnet.head_tailnet_ip
-    )
+        live, journal, agents, reports, clock, pod_limits(providers), head=lambda: tailnet.head_tailnet_ip,
+        task_prolog=ports.slurm.task_prolog,
+    )  # fmt: skip
     snapshot = SnapshotReader(sources, tailnet, lag, slurm_files, reports, node_settings)
     auth_key = build_auth_key(
         settings, keys, store, auth_rotations, active, agents, ports.prover, HeadTailnet(tailnet, ports.tailscaled),

@@ -24,6 +24,7 @@ from meshd.slurm.show import (
     ping_says_up,
     slurm_user,
     slurmctld_version_text,
+    task_prolog,
     youngest_job_s,
 )
 
@@ -71,6 +72,14 @@ class SlurmClient:
             SlurmError: slurmctld does not answer.
         """
         return gpus_closed(await self._call(["scontrol", "show", "config"]))
+
+    async def task_prolog(self) -> str:
+        """The program that slurmd runs before each task of a job; "" for none.
+
+        Raises:
+            SlurmError: slurmctld does not answer.
+        """
+        return task_prolog(await self._call(["scontrol", "show", "config"]))
 
     async def node_settings(self) -> dict[str, str]:
         """Settings of slurmd that a machine's kernel may not allow, as the running slurmctld has them.

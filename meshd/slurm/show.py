@@ -279,6 +279,12 @@ def gpus_closed(text: str) -> bool:
     return values.get("ConstrainDevices", "") in {"yes", "true", "1"} and "task/cgroup" in plugins and cgroups
 
 
+def task_prolog(text: str) -> str:
+    """The TaskProlog in `scontrol show config`; "" when there is none."""
+    found = re.search(r"^TaskProlog(?:\[0\])?\s*=\s*(\S.*?)\s*$", text, re.MULTILINE)
+    return found[1] if found and found[1] != "(null)" else ""
+
+
 def last_errors(log: str) -> str:
     """The last errors in slurmctld's log, for people: Slurm's commands often say only "Unspecified error"."""
     lines = re.findall(r"^(?:\[[^\]\n]*\] )?((?:fatal|error): .*)$", log, re.MULTILINE)

@@ -49,6 +49,7 @@ from meshd.api.schema.nodes import (
     NodeRow,
     NodesView,
     RemoveRequest,
+    SectionRow,
 )
 from meshd.api.schema.offers import NearRow, OfferRow, OffersQuery, OffersView
 from meshd.api.schema.plan import AlternativeRow, PlanFinding, PlannedRow, PlanView, StepRow
@@ -126,6 +127,7 @@ __all__ = [
     "ScaleAnswer",
     "ScaleOutcome",
     "ScaleRequest",
+    "SectionRow",
     "SourceView",
     "SpendView",
     "StatusView",

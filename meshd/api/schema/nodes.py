@@ -12,6 +12,21 @@ from meshd.api.schema.health import GpuLoadRow, PathRow
 from meshd.plaintext import plain
 
 
+class SectionRow(Part):
+    """A section of a machine's node settings, as its agent last reported it.
+
+    Attributes:
+        state: `working`, `applied` or `failed`.
+        text: what it does, or why it failed; "" when it is applied.
+        since: since when it is in this state.
+    """
+
+    name: str
+    state: str
+    text: str = ""
+    since: AwareDatetime
+
+
 class NodeRow(Part):
     """A machine.
 
@@ -30,6 +45,7 @@ class NodeRow(Part):
         slurm_reason: why Slurm holds it drained or DOWN; "" when it does not.
         lacks: what a job lacks on it that Slurm's settings give it elsewhere, as codes (docs/slurm.md lists them).
         gpu_load: as its agent last read it from nvidia-smi; empty when not known.
+        settings: its node settings; null when not known, or from an agent that is older than they are.
     """
 
     machine: str
@@ -58,6 +74,7 @@ class NodeRow(Part):
     lacks: list[str] = []
     gpu_load: list[GpuLoadRow] = []
     head_path: PathRow | None = None
+    settings: list[SectionRow] | None = None
 
 
 class NodesView(Document):

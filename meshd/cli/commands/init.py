@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 import click
 
+from meshd.api import endpoints
 from meshd.api.schema import InitChange, InitFinding, InitView
 from meshd.cli.errors import CliError, ExitCode
 from meshd.cli.init_input import head_address, read_input
@@ -64,7 +65,8 @@ def command(session: Session, *, yes: bool, dry_run: bool, address: str | None, 
     fs = RootFs(root)
     with _refusals():
         settings = load(_settings_path(session, fs))
-        before = read_input(settings, head_address(settings, address, fs), fs)
+        ask_nodes = (lambda: session.ask(lambda head: head.call(endpoints.NODES))) if fs.is_host else None
+        before = read_input(settings, head_address(settings, address, fs), fs, ask_nodes)
         plan = plan_init(before)
         check_init(plan, fs)
         if fs.is_host:

@@ -146,7 +146,18 @@ def node_row(machine: Machine, slurm: SlurmView | None, cluster_view: ClusterVie
         unfit_since=found.since if found else None, gpu_load=gpu_load(cluster_view.report(machine)),
         lacks=list(machine.lacks),
         head_path=path_row(paths.head_path(machine, cluster_view), now),
+        settings=section_rows(cluster_view.report(machine)),
     )  # fmt: skip
+
+
+def section_rows(report: AgentReport | None) -> list[s.SectionRow] | None:
+    """A machine's node settings; None when they are not known."""
+    if report is None or report.sections is None:
+        return None
+    return [
+        s.SectionRow(name=name, state=one.state.value, text=one.detail, since=one.since)
+        for name, one in report.sections.items()
+    ]
 
 
 def health_view(

@@ -6,19 +6,23 @@ sends those that differ, at once when the settings change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from meshd.api.node_schema import PollIn
+from meshd.api.schema import CheckRow
+from meshd.codes import CheckName, ProblemCode
 from meshd.config import Settings
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.controller import Controller
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.observe.agent_reports import NodeReports
+from meshd.daemon.reporting import Check, fail, ok, warn
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.node_settings import SectionState, WantedSection
 from meshd.plan.node_settings import ClusterGiven, NodeKind, PoolGiven, Section, sections, to_send
 from meshd.runtime.clock import Clock
+from meshd.slurm.init.task_prolog import TASK_PROLOG
 from meshd.store.journal import Journal
 
 MLFLOW_URI = "MLFLOW_TRACKING_URI"
@@ -56,6 +60,7 @@ class NodeSettings(Controller):
         clock: time.
         pod_providers: the providers that rent pods.
         head: the head's address on the tailnet; "" while it is not known.
+        task_prolog: the TaskProlog of the slurmctld that runs; raises SlurmError.
     """
 
     name = "node_settings"
@@ -68,6 +73,8 @@ class NodeSettings(Controller):
         reports: NodeReports,
         clock: Clock,
         pod_providers: Mapping[str, str],
+        *,
+        task_prolog: Callable[[], Awaitable[str]],
         head: Callable[[], str] = lambda: "",
     ) -> None:
         super().__init__(clock)
@@ -78,9 +85,42 @@ class NodeSettings(Controller):
         self._pod_providers = pod_providers
         self._head = head
         self._last_head = ""
+        self._task_prolog = task_prolog
         self._made_from: Settings | None = None
         self._made: dict[NodeKind, Mapping[str, Section]] = {}
         self._wanted: dict[NodeKind, Mapping[str, WantedSection]] = {}
+
+    def checks(self) -> Iterable[Check]:
+        """Whether jobs get the variables of their node."""
+        yield Check(CheckName.JOB_ENV, self.check)
+
+    async def check(self) -> CheckRow:
+        """For `meshctl doctor`: is TaskProlog in force, and does every node have its program? Raises SlurmError."""
+        name, found, lacking = CheckName.JOB_ENV, await self._task_prolog(), self._without_job_env()
+        if found == str(TASK_PROLOG) and lacking:
+            text = f"every task fails on {', '.join(lacking[:5])}: TaskProlog is set, and its program is not there"
+            cure = f"`meshctl remove {lacking[0]}` gives it back after its jobs: the next machine has it"
+            return fail(name, ProblemCode.TASK_PROLOG_MISSING, text, cure)
+        if found == str(TASK_PROLOG):
+            return ok(name, f"jobs get it from {TASK_PROLOG}")
+        if found:
+            text = f"TaskProlog is {found}: jobs get the variables of their node only if it runs {TASK_PROLOG}"
+            cure = f"add to it: if [ -x {TASK_PROLOG} ]; then {TASK_PROLOG}; fi"
+            return warn(name, ProblemCode.TASK_PROLOG_OFF, text, cure)
+        text = "TaskProlog is not set: jobs do not get the variables of their node, such as pools.NAME.env"
+        cure = "`meshctl init` as root sets it, or says what is to be done first"
+        return warn(name, ProblemCode.TASK_PROLOG_OFF, text, cure)
+
+    def _without_job_env(self) -> list[str]:
+        """The slots whose agent has reported, and does not have the section applied."""
+        found = []
+        for machine in self._journal.machines():
+            report = self._reports.current.get(machine.name)
+            if machine.phase in (Phase.TESTING, Phase.READY) and report is not None:
+                job_env = (report.sections or {}).get("job_env")
+                if job_env is None or job_env.state is not SectionState.APPLIED:
+                    found.append(str(machine.slot))
+        return sorted(found)
 
     async def reconcile(self) -> None:
         """Send what has changed. It is woken after each tick, and after each reload."""

@@ -23,6 +23,7 @@ from meshd.slurm.init.replace import TEMPORARY, copy_beside, immutable, put, rem
 from meshd.slurm.init.types import CGROUP_CONF, GRES_CONF, SLURM_CONF, FileChange, InitPlan, Link
 from meshd.slurm.nodes import HEADER
 
+PROGRAM_MODE = 0o755
 _ORDER = {GRES_CONF: 1, CGROUP_CONF: 2, SLURM_CONF: 3}
 
 
@@ -120,7 +121,7 @@ def _stage(
     fs.locate(change.path.parent).mkdir(parents=True, exist_ok=True)
     place = fs.locate(change.path)
     like = place if change.old is not None else None
-    staged[change.path] = stage(place, _bytes(change.new), like, mode=FILE_MODE)
+    staged[change.path] = stage(place, _bytes(change.new), like, mode=PROGRAM_MODE if change.program else FILE_MODE)
     if change.old is not None:
         directory = fs.locate(change.path.parent)
         name = f"{change.path.name}.meshd-{now:%Y%m%dT%H%M%SZ}"

@@ -33,6 +33,7 @@ class Warn(StrEnum):
     PROGRAM_ON_MACHINES = "program_on_machines"
     SELECT_TYPE = "select_type"
     SLURMCTLD_PORT = "slurmctld_port"
+    TASK_PROLOG = "task_prolog"
     TOPOLOGY = "topology"
     TWO_DEFAULTS = "two_defaults"
 

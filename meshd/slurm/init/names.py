@@ -83,6 +83,21 @@ def check_names(tree: Tree, have: InitInput, own: PurePosixPath) -> int:
     return len(taken)
 
 
+def own_nodes(tree: Tree, own: PurePosixPath) -> tuple[tuple[str, str], ...]:
+    """The nodes that the user declares, each as (name, host name).
+
+    Raises:
+        InitRefused: a host list cannot be read.
+    """
+    found: list[tuple[str, str]] = []
+    for record in tree.records("NodeName"):
+        if record.at.file != own:
+            names = _hosts(record.name, record.at.where)
+            hosts = record.fields.get("nodehostname") or record.name
+            found += zip(names, _hosts(hosts, record.at.where), strict=False)
+    return tuple(found)
+
+
 def _hosts(names: str, where: str) -> tuple[str, ...]:
     try:
         return hostlist(names)

@@ -13,6 +13,7 @@ from meshd.slurm.init.amend import Editor, amend, make_room, must_be_in_force, r
 from meshd.slurm.init.codes import InitRefused, Refusal, Warn
 from meshd.slurm.init.containers import container_change
 from meshd.slurm.init.names import check_names, own_names
+from meshd.slurm.init.task_prolog import amend_task_prolog, program_change
 from meshd.slurm.init.tree import Tree, read_tree
 from meshd.slurm.init.types import (
     CGROUP_CONF,
@@ -47,6 +48,7 @@ def plan_init(have: InitInput) -> InitPlan:
     _refuse_unread(gres, have.conf_dir / gres_name)
     count = check_names(editor.tree, have, own)
     amend(editor)
+    amend_task_prolog(editor, own)
     editor.ship_includes()
     editor.include_first(nodes_name, "meshd declares its slots there")
     make_room(editor, sum(pool.max_nodes for pool in have.pools), count)
@@ -62,6 +64,7 @@ def plan_init(have: InitInput) -> InitPlan:
     files.extend(_cgroup_change(have))
     files.extend(container_change(have))
     # Leave out meshd's own files: the daemon may write them at any moment.
+    files.extend(program_change(have))
     mine = (have.conf_dir / nodes_name, have.conf_dir / gres_name)
     users = {path: text for path, text in have.texts().items() if path not in mine}
     return InitPlan(
@@ -73,7 +76,7 @@ def plan_init(have: InitInput) -> InitPlan:
         restart_slurmctld=restart,
         findings=tuple(editor.findings),
         make_files=not have.own_files,
-        read={**dict.fromkeys((change.path for change in files), None), **users},
+        read={**{change.path: change.old for change in files}, **users},
     )
 
 

@@ -44,12 +44,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """A file's old and new text; `old` is None when it is new."""
+    """A file's old and new text; `old` is None when it is new. `program`: everybody may run it."""
 
     path: PurePosixPath
     old: str | None
     new: str
     reasons: tuple[str, ...]
+    program: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,9 @@ class InitInput:
         running: `scontrol show config` of the running slurmctld, keys in lower case; empty when none answers.
         own_files: whether the two files behind meshd's links exist.
         slurm_user: SlurmUser by Slurm's own rule: root where none is set.
+        task_prolog: the text of the program for TaskProlog; "" leaves program and setting alone.
+        head_task_prolog: its text on the head; None when it is missing.
+        without_task_prolog: nodes of meshd that do not have it.
     """
 
     cluster: str
@@ -127,6 +131,9 @@ class InitInput:
     running: Mapping[str, str] = field(default_factory=dict)
     own_files: bool = True
     oci_conf: str | None = None
+    task_prolog: str = ""
+    head_task_prolog: str | None = None
+    without_task_prolog: tuple[str, ...] = ()
 
     def texts(self) -> dict[PurePosixPath, str]:
         """Every text, by absolute path."""

@@ -11,6 +11,7 @@ from meshd.slurm.conf import parse
 from meshd.slurm.init.amend import Editor
 from meshd.slurm.init.codes import Warn
 from meshd.slurm.init.names import warn_partitions
+from meshd.slurm.init.task_prolog import TASK_PROLOG
 from meshd.slurm.init.tree import Placed, Tree
 from meshd.slurm.init.types import DAEMON_USER, PLUGSTACK_CONF, InitInput
 
@@ -194,7 +195,7 @@ def _programs(editor: Editor, tree: Tree) -> None:
     """Programs and plugins that each machine's image must have."""
     for key in _PROGRAMS:
         path = tree.get(key)
-        if path is not None:
+        if path is not None and path != str(TASK_PROLOG):
             editor.warn(
                 Warn.PROGRAM_ON_MACHINES,
                 f"{_at(tree, key)}: {key}={path} runs on every machine: have it in the machines' image, or nodes drain",

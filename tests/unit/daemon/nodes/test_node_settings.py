@@ -31,15 +31,19 @@ class Room(Small):
         super().__init__(directory, READY, NEW)
         self.live = live_settings(pools={"h100": PoolSettings(gpu="h100", env={"A": "1"})})
         self.queues = AgentQueues()
-        self.head = "100.64.0.1"
+        self.head, self.task_prolog = "100.64.0.1", ""
         self.node_settings = NodeSettings(
-            self.live, self.journal, self.queues, self.reports, self.clock, {}, head=lambda: self.head
-        )
+            self.live, self.journal, self.queues, self.reports, self.clock, {}, head=lambda: self.head,
+            task_prolog=self.asked,
+        )  # fmt: skip
         self.service = node_parts(
             self.machine_store, live=self.live, agents=self.queues, reports=self.reports,
             munge_key=cast("Any", MungeKey()), node_settings=self.node_settings,
         ).service  # fmt: skip
         self.queues.keep({}, {READY.name, NEW.name}, set())
+
+    async def asked(self) -> str:
+        return self.task_prolog
 
     @property
     def digest(self) -> str:
@@ -145,6 +149,21 @@ async def test_since_when_a_state_and_a_fault_last(room: Room) -> None:
     assert await said("applied", "account_clash", "share_lost") == (0, [0, 20])
     assert await said("applied") == (10, [])
     assert await said("applied", "share_lost") == (20, [0])
+
+
+async def test_doctor_says_whether_jobs_get_their_variables(room: Room) -> None:
+    async def said() -> tuple[str, str]:
+        row = await room.node_settings.check()
+        return row.status, row.code
+
+    await room.poll(room.digest)
+    assert await said() == ("warn", "task_prolog_off")
+    room.task_prolog = "/etc/slurm/mine.sh"
+    assert await said() == ("warn", "task_prolog_off")
+    room.task_prolog = "/usr/lib/meshd/task-prolog"
+    assert await said() == ("ok", "")
+    await room.poll(None, sections=None)
+    assert await said() == ("fail", "task_prolog_missing"), "an agent that is older: each task fails there"
 
 
 @pytest.mark.parametrize(
