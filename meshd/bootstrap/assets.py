@@ -1,4 +1,4 @@
-"""The files for machines: stage 1's template, and the node agent as a reproducible zipapp."""
+"""The files for machines: stage 1's template, the node agent as a reproducible zipapp, and a test that jobs run."""
 
 from __future__ import annotations
 
@@ -31,6 +31,14 @@ def node_dir() -> Path:
 def container_dir() -> Path:
     """The directory of a pod's files. Raises MeshdError as `node_dir` does."""
     return _place("container/entrypoint").parent
+
+
+def allreduce_program() -> str:
+    """The program that `meshctl test` runs on nodes (recipes/allreduce). Raises MeshdError as `node_dir` does."""
+    for path in (_PACKAGE / "_assets/recipes/allreduce.py", _PACKAGE.parent / "recipes/allreduce/allreduce.py"):
+        if path.is_file():
+            return path.read_text("utf-8")
+    raise MeshdError("the program of `meshctl test` is missing from this installation: install meshd again")
 
 
 def _place(file: str) -> Path:

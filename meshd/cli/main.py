@@ -28,6 +28,7 @@ COMMANDS = (
     "explain",
     "events",
     "logs",
+    "test",
     "drain",
     "undrain",
     "remove",

@@ -44,6 +44,7 @@ parser.add_argument("--mib", type=int, default=64, help="the tensor's size")
 parser.add_argument("--repeat", type=int, default=5)
 parser.add_argument("--pairs", action="store_true", help="also each pair of nodes")
 parser.add_argument("--timeout", type=int, default=120, help="seconds for one sum")
+parser.add_argument("--check", action="store_true", help="only tell whether PyTorch is there")
 parser.add_argument("--json", action="store_true", help="one JSON document a line")
 args = parser.parse_args()
 
@@ -56,6 +57,9 @@ except ImportError as error:
     sys.exit(NO_TORCH)
 
 gpu = torch.cuda.is_available()
+say(rank=rank, node=node, device=torch.cuda.get_device_name() if gpu else "cpu", torch=torch.__version__)
+if args.check:
+    sys.exit()
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
 if gpu:
     torch.cuda.set_device(device)
@@ -103,8 +107,6 @@ def rounds(nodes):
 
 try:
     dist.init_process_group("nccl" if gpu else "gloo", timeout=timedelta(seconds=args.timeout))
-    name = torch.cuda.get_device_name(device) if gpu else "cpu"
-    say(rank=rank, node=node, device=name, torch=torch.__version__)
     everyone = [None] * size
     dist.all_gather_object(everyone, node)
     ranks = {one: [at for at, where in enumerate(everyone) if where == one] for one in dict.fromkeys(everyone)}

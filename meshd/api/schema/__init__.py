@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+from meshd.api.schema.allreduce import AllReduceRow, AllReduceView, NodeVerdict
 from meshd.api.schema.base import SCHEMA_VERSION, Document, DryRunRequest, Part, Request
 from meshd.api.schema.events import EventRow, EventsQuery, EventsView
 from meshd.api.schema.explain import AttemptRow, ExplainFailure, ExplainQuery, ExplainView, ExplainViews
@@ -62,6 +63,8 @@ __all__ = [
     "DOCUMENTS",
     "SCHEMA_VERSION",
     "AbortRotationRequest",
+    "AllReduceRow",
+    "AllReduceView",
     "AlternativeRow",
     "AttemptRow",
     "CallerView",
@@ -96,6 +99,7 @@ __all__ = [
     "NearRow",
     "NewcomerRow",
     "NodeRow",
+    "NodeVerdict",
     "NodesView",
     "OfferRow",
     "OffersQuery",
@@ -148,6 +152,7 @@ DOCUMENTS: tuple[type[BaseModel], ...] = (
     ExplainView,
     ExplainViews,
     LogsView,
+    AllReduceView,
     PricesView,
     PricesRefresh,
     PricesRefreshed,
