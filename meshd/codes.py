@@ -286,6 +286,9 @@ class FaultCode(StrEnum):
     PODS = "pods"
     MACHINE_WITHOUT_PLACE = "machine_without_place"
 
+    # Shares.
+    SHARE = "share"
+
     # Providers and credentials.
     NO_PROVIDERS = "no_providers"
     NO_SUCH_PROVIDER = "no_such_provider"

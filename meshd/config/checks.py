@@ -19,6 +19,7 @@ from meshd.config.models import SLURM_DEFAULT, PoolSettings, Settings
 from meshd.errors import Fault
 from meshd.model.ids import slot_index
 from meshd.plan.limits import word_fault
+from meshd.plan.shares import share_faults
 from meshd.secret_signs import names_secret, sign_of
 from meshd.settings_words import dotted, near, show
 
@@ -47,6 +48,7 @@ def faults(settings: Settings) -> Iterator[Fault]:
     for name, pool in settings.pools.items():
         yield from _pool(name, pool, settings)
     yield from _slots(settings.pools)
+    yield from _shares(settings)
     yield from _words_of_others(settings)
     yield from _paths(settings)
     yield from _durations(settings, ())
@@ -222,6 +224,15 @@ def _slots(pools: Mapping[str, PoolSettings]) -> Iterator[Fault]:
     if total > SLOTS_MAX:
         text = f"all pools together have {total} slots, and Slurm knows {SLOTS_MAX} nodes at most"
         yield Fault(text, "lower max_nodes", ("pools",), code=FaultCode.TOO_MANY_SLOTS)
+
+
+def _shares(settings: Settings) -> Iterator[Fault]:
+    """Shares that no node could mount, or that would harm it."""
+    for fault in share_faults(settings.shares):
+        key = ("share", *([fault.name] if fault.name else []), *([fault.key] if fault.key else []))
+        value = getattr(settings.share[fault.name], fault.key) if fault.key not in {"", "options"} else None
+        named = f"{dotted(key)} = {show(value)}" if value is not None else dotted(key)
+        yield Fault(f"{named}: {fault.text}", fault.cure, key, code=FaultCode.SHARE)
 
 
 def _words_of_others(settings: Settings) -> Iterator[Fault]:

@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from meshd import gpus
 from meshd.plan.limits import COUNT_MAX, MEMORY_MAX_MIB, word_fault
+from meshd.plan.shares import Share
 
 DEFAULT_PATH = Path("/etc/meshd/meshd.toml")
 NAME = r"^[a-z]([-a-z0-9]{0,18}[a-z0-9])?$"
@@ -196,6 +197,15 @@ class PoolSettings(_Table):
         return model
 
 
+class ShareSettings(_Table):
+    """A directory that every node mounts by NFS. docs/files.md says how to set one up."""
+
+    path: str = Field(description="where the nodes have it; on the head it is at the same path")
+    server: str = Field("", description="name or address of the NFS server; empty: the head")
+    source: str = Field("", description="its path at the server; empty: the same path")
+    options: tuple[str, ...] = Field((), description='more options of mount, e.g. "ro" or "nconnect=4"')
+
+
 class ProviderSettings(BaseModel):
     """A provider's table. Its adapter checks all keys but `enabled` and `max_concurrent_calls`."""
 
@@ -313,8 +323,14 @@ class Settings(BaseSettings):
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     mlflow: MlflowSettings = MlflowSettings()
+    share: dict[str, ShareSettings] = {}
     pools: dict[str, PoolSettings] = {}
     providers: dict[str, ProviderSettings] = {}
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """What nodes mount."""
+        return tuple(Share(name, one.path, one.server, one.source, one.options) for name, one in self.share.items())
 
     @classmethod
     def settings_customise_sources(

@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 from meshd.api.node_schema import Verb
 from meshd.cli.main import COMMANDS, cli
 from meshd.codes import CheckName, EventKind, FaultCode, JoinCode, ProblemCode, RefusalCode, WarningCode
-from meshd.config import PoolSettings, ProviderSettings, Settings
+from meshd.config import PoolSettings, ProviderSettings, Settings, ShareSettings
 from meshd.contract.faults import FaultKind
 from meshd.daemon.live_settings import RELOADABLE
 from meshd.model.machine import MOVES, FailureCause, UnfitReason
@@ -40,7 +40,7 @@ TABLES: dict[str, type[BaseModel]] = {
     name: field.annotation
     for name, field in Settings.model_fields.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-} | {"pools.NAME": PoolSettings, "providers.NAME": ProviderSettings}
+} | {"share.NAME": ShareSettings, "pools.NAME": PoolSettings, "providers.NAME": ProviderSettings}
 
 
 def _section(text: str, heading: str) -> str:
