@@ -57,6 +57,10 @@ class ProblemCode(StrEnum):
     NODE_WITHOUT_LIMITS = "node_without_limits"
     HEAD_NAMES_NOT_KEPT = "head_names_not_kept"
     HEAD_NAMES_SLOW = "head_names_slow"
+    EXPORTS_NOT_KEPT = "exports_not_kept"
+    SHARE_SERVER_DOWN = "share_server_down"
+    SHARE_SERVER_OPEN = "share_server_open"
+    SHARE_LOST = "share_lost"
 
     # Slurm's files.
     SLURM_FILES_REFUSED = "slurm_files_refused"
@@ -152,6 +156,7 @@ class CheckName(StrEnum):
     SLURM = "slurm"
     SLURM_FILES = "slurm files"
     NODE_NAMES = "node names"
+    SHARES = "shares"
     GPU_DEVICES = "gpu devices"
     METADATA_SERVICE = "metadata service"
     NODE_LIMITS = "node limits"

@@ -144,7 +144,8 @@ class Head:
             textwrap.dedent("""\
                 install -d -o slurm -g slurm /var/spool/slurmctld /var/log/slurm
                 systemctl start munge slurmctld
-                systemctl enable -q --now meshd-slurm.path meshd-slurmctld.path meshd-munge.path meshd-hosts.path
+                systemctl enable -q --now meshd-slurm.path meshd-slurmctld.path meshd-munge.path meshd-hosts.path \
+                    meshd-exports.path
                 systemctl enable -q meshd
                 systemctl start meshd
                 """),

@@ -21,6 +21,7 @@ from meshd.daemon.machines.wiring import build as build_machines
 from meshd.daemon.munge_key.quiesce import Quiesce
 from meshd.daemon.munge_key.wiring import MungeKeyParts
 from meshd.daemon.munge_key.wiring import build as build_munge_key
+from meshd.daemon.nodes.exports import HeadExports
 from meshd.daemon.nodes.node_settings import NodeSettings
 from meshd.daemon.nodes.roster import HeadNames, Roster
 from meshd.daemon.nodes.server import NodeApiServer
@@ -125,12 +126,15 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         poll_hold_s=settings.node_api.poll_hold_s,
     )  # fmt: skip
     roster = Roster(journal, agents, HeadNames(settings.cluster.socket.parent, live, clock), tailnet, clock)
+    head_exports = HeadExports(
+        settings.cluster.socket.parent, live, journal, reports, tailnet, clock, pod_limits(providers)
+    )
     machines = build_machines(
         live, store, providers=providers, slurm=ports.slurm, agents=agents, devices=keys.api,
         user_data=UserDataMaker(live, keys, auth_key.machine_keys, ports.tokens, tailnet, providers),
         desired=desired, snapshot=snapshot, list_again=sources.list_again, reports=reports, logs=logs,
         machine_logs=machine_logs, wait_until_quiet=quiesce.wait_until_quiet, awake=awake,
-        followers=(live, roster, node_settings, slurm_files),
+        followers=(live, roster, head_exports, node_settings, slurm_files),
         tick_took_s=metrics.tick_seconds.observe,
     )  # fmt: skip
     nodes = build_nodes(
@@ -141,7 +145,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     )  # fmt: skip
     prices = build_prices(providers, ports.price_files, sources, live, journal, desired, clock)
     controllers: list[Controller] = [
-        machines.controller, slurm_files, roster, node_settings, nodes.node_tokens, auth_key.controller,
+        machines.controller, slurm_files, roster, head_exports, node_settings, nodes.node_tokens, auth_key.controller,
         auth_key.machine_keys, auth_key.spares, munge_key.controller, prices.controller, logs, lag,
     ]  # fmt: skip
     slurm_ping = SlurmPing(ports.slurm.ping, sources.slurm.hurry, clock)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from meshd.model.machine import Machine, UnfitReason
 from meshd.model.node_settings import NodeFault, ReportedSection, SectionState, WantedSection
 from meshd.model.observed import AgentReport
 from meshd.plan.provider_capabilities import is_pod
+from meshd.plan.shares import Share, section_value
 
 INTERFACE: Final = "tailscale0"
 """The tailnet's network interface on every node; libmeshnet shows it on pods without a TUN device."""
@@ -27,6 +28,9 @@ BUILT_IN_ENV: Final = {
     "OMPI_MCA_btl_tcp_if_include": INTERFACE,
 }
 """Programs that choose a network interface themselves take the machine's private one, where other nodes are not."""
+
+INSTALL_S: Final = 300.0
+"""For a package that the image lacks."""
 
 FAULTS: Final[Mapping[str, UnfitReason]] = {
     "share_lost": UnfitReason.SHARE_LOST,
@@ -53,10 +57,12 @@ class ClusterGiven:
     Attributes:
         pools: by name.
         env: variables of every job in every pool, beside the built-in ones; a pool's own hold against them.
+        shares: what nodes mount.
     """
 
     pools: Mapping[str, PoolGiven]
     env: Mapping[str, str] = field(default_factory=dict)
+    shares: Sequence[Share] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,11 @@ Made = tuple[Mapping[str, Any], bool, float]
 """A section's value, and `once` and `within_s` of its WantedSection."""
 
 
+def _shares(given: ClusterGiven, kind: NodeKind) -> Made | None:
+    """The directories that the node mounts. A pod may not mount."""
+    return None if kind.pod else (section_value(given.shares), False, INSTALL_S if given.shares else 0.0)
+
+
 def _job_env(given: ClusterGiven, kind: NodeKind) -> Made:
     """The variables of every job on the node."""
     pool = given.pools.get(kind.pool, PoolGiven())
@@ -97,6 +108,7 @@ def _job_env(given: ClusterGiven, kind: NodeKind) -> Made:
 
 
 SECTIONS: Final[Mapping[str, Callable[[ClusterGiven, NodeKind], Made | None]]] = {
+    "shares": _shares,
     "job_env": _job_env,
 }
 """By name, in their order: what makes a section. None: nodes of this kind do not have it. A section that has nothing to

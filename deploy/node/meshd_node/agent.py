@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from . import commands, erase, heartbeat
+from . import commands, erase, heartbeat, shares
 from .backoff import Backoff
 from .console import say
 from .deadman import DeadMan
@@ -39,6 +39,18 @@ class Stopped(BaseException):
 
 def _stop(_number: int, _frame: object) -> None:
     raise Stopped
+
+
+def shuts_down(node: Node) -> bool:
+    """Whether systemd shuts the machine down, for a reboot or for good.
+
+    Raises:
+        ToolMissing, ToolTimeout: from systemctl.
+    """
+    return (
+        node.systemd
+        and "shutdown.target" in run([node.systemctl, "list-jobs", "--no-legend"], REBOOT_ASK_S, check=False).stdout
+    )
 
 
 def reboots(node: Node) -> bool:
@@ -238,6 +250,11 @@ class Agent:
                 self._poll(0.0, "rebooting")
         except (NodeError, OSError) as error:
             say(f"the reboot was not reported to the head: {error}")
+        try:
+            if shuts_down(self._node):
+                shares.detach(self._node)
+        except (NodeError, OSError) as error:
+            say(f"the shares were not detached: {error}")
 
     def _end(self) -> int:
         minutes = self._dead_man.limit_s / 60

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any
 
-from . import erase, logs, munge, reauth
+from . import erase, logs, munge, reauth, shares
 from .console import say
 from .errors import NodeError, NotPossible
 from .files import sha256_of, write_atomic
@@ -169,6 +169,7 @@ def _leave(node: Node, _args: Args) -> Data:
         node.slurmd.stop()
     finally:
         erased = erase.erase_secrets(node.paths)
+    shares.leave(node)
     node.munged.stop()
     return {"alive": node.slurmd.alive(), "erased": len(erased)}
 

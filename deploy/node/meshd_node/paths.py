@@ -22,6 +22,8 @@ class Paths:
         self.slurmd_env = root / "var/lib/meshd-node/slurmd.env"
         self.slurm_local = root / "var/lib/meshd-node/slurm"
         self.sections = root / "var/lib/meshd-node/sections"
+        self.shares = root / "var/lib/meshd-node/shares.json"
+        self.mountinfo = proc / "self/mountinfo"
         self.job_env = root / "etc/meshd-node/job.env"
         self.task_prolog = root / "usr/lib/meshd/task-prolog"
         self.slurmconf_library = root / "usr/lib/meshd/pod/libslurmconf.so"

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import job_env
+from . import job_env, shares
 from .backoff import Backoff
 from .console import say
 from .errors import Hopeless, NodeError, NotPossible
@@ -46,10 +46,11 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with the work of a section: `code` is known to the head."""
+    """What is wrong with the work of a section: `code` is known to the head. `again`: to apply it again may help."""
 
     code: str
     detail: str
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,14 @@ class Kind:
     faults: Callable[[Node, Value], Sequence[Fault]] | None = None
 
 
-KINDS: tuple[Kind, ...] = (Kind("job_env", job_env.apply),)
+def _share_faults(node: Node, value: Value) -> list[Fault]:
+    return [Fault("share_lost", one.words, one.again) for one in shares.trouble(node, value)]
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind("shares", shares.apply, faults=_share_faults),
+    Kind("job_env", job_env.apply),
+)
 
 
 @dataclass
@@ -242,6 +250,10 @@ class Sections:
             with self._changed:
                 news = list(held.faults) != found
                 held.faults = found
+                if held.state == APPLIED and any(fault.again for fault in found):
+                    held.state = WORKING
+                    news = True
+                    self._changed.notify_all()
                 self.version += news
             if news:
                 self._moved()

@@ -38,7 +38,7 @@ def given_by(settings: Settings, head: str) -> ClusterGiven:
     """
     pools = {name: PoolGiven(env=pool.env) for name, pool in settings.pools.items()}
     env = {MLFLOW_URI: settings.mlflow.uri(head)} if settings.mlflow.enabled and head else {}
-    return ClusterGiven(pools, env=env)
+    return ClusterGiven(pools, env=env, shares=settings.shares)
 
 
 def problem_of(report: PollIn) -> str:

@@ -22,6 +22,9 @@ from meshd.store.journal import Journal
 
 log = structlog.get_logger(__name__)
 
+SHARE = "share"
+"""The feature of nodes that have all shares; pods, which cannot mount, have it never."""
+
 
 class FileContent:
     """Makes the content again only when what stands in it, or Slurm's version, has changed.
@@ -138,9 +141,10 @@ def _joined(machine: Machine, settings: Settings, pod_providers: Collection[str]
     if facts is None:
         raise SlurmError(f"{machine.name} has no facts yet")
     offer, pool = machine.offer, settings.pools[machine.pool]
+    pod = is_pod(machine, pod_providers)
     features = [
         offer.provider, offer.region or machine.region, offer.gpu, "spot" if offer.spot else "ondemand",
-        "pod" if is_pod(machine, pod_providers) else "vm",
+        "pod" if pod else "vm", *([SHARE] if settings.share and not pod else []),
     ]  # fmt: skip
     return JoinedNode(
         slot=machine.slot, node_addr=machine.tailnet_ip, shape=facts.shape,

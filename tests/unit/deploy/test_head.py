@@ -14,6 +14,7 @@ from meshd.config import load
 ROOT = Path(__file__).resolve().parents[3]
 UNITS = {
     "meshd.service": 14,
+    "meshd-exports.service": 20,
     "meshd-hosts.service": 10,
     "meshd-munge.service": 13,
     "meshd-slurm.service": 10,

@@ -50,11 +50,11 @@ class Room(Small):
         return self.node_settings.wanted(READY)["job_env"].digest
 
     async def poll(self, digest: str | None, state: str = "applied", detail: str = "", **parts: Any) -> list[Any]:
-        """One poll of READY's agent, and what it is sent of its sections."""
+        """One poll of READY's agent, and what it is sent of the section that is looked at here."""
         held = {} if digest is None else {"job_env": SectionIn(digest=digest, state=state, detail=detail)}
         report = PollIn(phase="serving", munge_ok=True, **{"sections": held, **parts})
         commands = await self.service.poll(READY.name, report, 0.0)
-        return [one for one in commands if one.verb == "section"]
+        return [one for one in commands if one.verb == "section" and one.args["name"] == "job_env"]
 
     def set_env(self, **env: str) -> None:
         pools = {"h100": PoolSettings(gpu="h100", env=env)}
@@ -109,7 +109,7 @@ async def test_a_change_of_the_settings_is_sent_at_once(room: Room) -> None:
     await room.node_settings.reconcile()
     room.set_env(A="3")
     await room.node_settings.reconcile()
-    pending = room.queues.of(READY.name).pending()
+    pending = [one for one in room.queues.of(READY.name).pending() if one.args["name"] == "job_env"]
     assert [one.args["value"]["env"]["A"] for one in pending] == ["3"], "a newer value takes the place of an older one"
     assert not room.queues.of(NEW.name).pending(), "an agent that has not called is sent nothing"
 
