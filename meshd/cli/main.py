@@ -29,6 +29,8 @@ COMMANDS = (
     "events",
     "logs",
     "test",
+    "ssh",
+    "run",
     "drain",
     "undrain",
     "remove",

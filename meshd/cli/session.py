@@ -7,10 +7,10 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from pydantic import BaseModel
@@ -63,6 +63,17 @@ class Session:
             return asyncio.run(body())
         except KeyboardInterrupt:
             raise interrupted(if_interrupted) from None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something that does not speak with the daemon. Ctrl-C cancels it.
+
+        Raises:
+            CliError: interrupted by Ctrl-C.
+        """
+        try:
+            return asyncio.run(work)
+        except KeyboardInterrupt:
+            raise interrupted() from None
 
     def show(
         self, ask: Callable[[HeadClient], Awaitable[D]], render: Callable[[D], None], *, watch: bool, as_json: bool
@@ -120,6 +131,17 @@ def find_socket(given: Path | None, config: Path) -> Path:
         match = _SOCKET_LINE.search(text)
         found = match[1] if match else None
     return Path(found) if isinstance(found, str) and found else ClusterSettings().socket
+
+
+def find_ssh_key(config: Path) -> Path:
+    """The head's key for its nodes: MESHD_CLUSTER__SSH_KEY, else the settings file, else the default."""
+    if from_env := os.environ.get("MESHD_CLUSTER__SSH_KEY"):
+        return Path(from_env)
+    try:
+        found = tomllib.loads(config.read_text("utf-8-sig")).get("cluster", {}).get("ssh_key")
+    except (OSError, ValueError, AttributeError):
+        found = None
+    return Path(found) if isinstance(found, str) and found else ClusterSettings().ssh_key
 
 
 def named_config_fault(config: Path, *, socket_given: bool) -> CliError | None:

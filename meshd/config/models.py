@@ -300,6 +300,9 @@ class ClusterSettings(_Table):
     name: str = Field("mesh", pattern=NAME, description="in every machine's name and tag; never change it later")
     state_dir: Path = Path("/var/lib/meshd")
     socket: Path = Path("/run/meshd/meshd.sock")
+    ssh_key: Path = Field(
+        Path("/etc/meshd/ssh/id_ed25519"), description="root's key for its nodes; `meshctl init` makes it"
+    )
     socket_group: str = Field("meshd", description="members may change things; others may read")
 
 

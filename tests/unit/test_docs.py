@@ -152,6 +152,7 @@ def test_every_command_that_is_shown_can_be_typed() -> None:
             found = command.get_command(context, words.pop(0))
             assert found is not None, f"{name}: meshctl has no such command: {words}"
             command = found
+        words = words[: words.index("--")] if "--" in words else words
         known = {"--help", *(option for each in command.params for option in (*each.opts, *each.secondary_opts))}
         asked = {word.partition("=")[0] for word in words if word.startswith("-")}
         assert asked <= known, f"{name}: meshctl {command.name} has no {asked - known}"
@@ -209,7 +210,7 @@ def test_links_between_documents_lead_somewhere(file: Path) -> None:
 
 def test_the_policy_for_aws_has_the_calls_that_are_made() -> None:
     source = (ROOT / "providers/aws/client.py").read_text()
-    calls = set(re.findall(r"get_paginator\(\"(\w+)\"\)|\.((?:run|describe|terminate)_\w+)\(", source))
+    calls = set(re.findall(r"get_paginator\(\"(\w+)\"\)|\.((?:run|describe|terminate|get_console)_\w+)\(", source))
     names = {"".join(word.capitalize() for word in (a or b).split("_")) for a, b in calls}
     made = {f"{'pricing' if name == 'GetProducts' else 'ec2'}:{name}" for name in names}
     block = re.search(r"^```json\n(.*?)^```", (DOCS / "providers.md").read_text(), re.M | re.S)

@@ -33,6 +33,8 @@ class NodeRow(Part):
     Attributes:
         pod: it is a pod: a container without systemd.
         since: when it entered its phase.
+        joined: it has reported its facts.
+        ssh_host_key: type and key of its ssh server, as it reported them; "" when it has none.
         path: how the head's tailscaled reaches it: `direct ADDRESS`, `relay CODE`, or "" when not known.
         head_path: its path to the head, as its agent measured it; null when that is not known.
         slurm_state: as sinfo shows it, e.g. `IDLE+DRAIN`; "" when Slurm cannot be read.
@@ -60,6 +62,8 @@ class NodeRow(Part):
     gpu: str = ""
     gpus: int = 0
     address: str = ""
+    joined: bool = False
+    ssh_host_key: str = ""
     path: str = ""
     slurm_state: str = ""
     jobs: list[str] = []

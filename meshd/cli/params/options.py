@@ -139,6 +139,24 @@ def node_argument(command: F) -> F:
     return click.argument("node", metavar="NODE", type=NonEmpty(), shell_complete=_complete("nodes"))(command)
 
 
+def run_nodes_argument(command: F) -> F:
+    """One host list of slots, machines and pools, completed: the command gets `nodes`."""
+    return click.argument("nodes", metavar="NODES", type=NonEmpty(), shell_complete=_complete("subjects"))(command)
+
+
+def words_argument(*, required: bool) -> Callable[[F], F]:
+    """A command for a node and its arguments, after an optional `--`: the command gets `words`."""
+
+    def without_dashes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+        words = value[1:] if value[:1] == ("--",) else value
+        if required and not words:
+            raise click.MissingParameter(ctx=ctx, param=param)
+        return words
+
+    metavar = "COMMAND..." if required else "[COMMAND]..."
+    return click.argument("words", metavar=metavar, nargs=-1, type=click.UNPROCESSED, callback=without_dashes)
+
+
 def optional_nodes_argument(command: F) -> F:
     """Nodes, by machine or slot, or none for all, completed: the command gets `nodes`."""
     return click.argument("nodes", metavar="[NODE]...", nargs=-1, callback=_expand, shell_complete=_complete("nodes"))(

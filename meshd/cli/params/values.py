@@ -21,6 +21,11 @@ def duration(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
     return float(match["number"]) * _SECONDS[match["unit"]]
 
 
+def optional_duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """As `duration`; None stays None."""
+    return None if value is None else duration(ctx, param, value)
+
+
 def past_moment(_ctx: click.Context, _param: click.Parameter, value: str | None) -> datetime | None:
     """Callback of an option: a moment in the past, in ISO 8601. Without a time zone it is UTC."""
     if value is None:
