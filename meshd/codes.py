@@ -62,6 +62,14 @@ class ProblemCode(StrEnum):
     SHARE_SERVER_OPEN = "share_server_open"
     SHARE_LOST = "share_lost"
 
+    # Accounts.
+    ACCOUNTS_UNREADABLE = "accounts_unreadable"
+    ACCOUNTS_HELD = "accounts_held"
+    ACCOUNTS_LEFT_OUT = "accounts_left_out"
+    ACCOUNT_CLASH = "account_clash"
+    ACCOUNT_LEFT_OUT = "account_left_out"
+    SHELL_MISSING = "shell_missing"
+
     # Slurm's files.
     SLURM_FILES_REFUSED = "slurm_files_refused"
     SLURM_FILES_NOT_INCLUDED = "slurm_files_not_included"
@@ -161,6 +169,8 @@ class CheckName(StrEnum):
     METADATA_SERVICE = "metadata service"
     NODE_LIMITS = "node limits"
     JOB_ENV = "job environment"
+    ACCOUNTS = "accounts"
+    NODE_ACCOUNTS = "node accounts"
     HOST_TRUST = "trust in hosts"
     TAILNET = "tailnet"
     AUTH_KEY = "auth key"
@@ -215,6 +225,7 @@ class EventKind(StrEnum):
     KEY_EXPIRY = "key_expiry"
     METADATA = "metadata"
     LIMITS = "limits"
+    ACCOUNTS = "accounts"
     MUNGE = "munge"
     FLOOD = "flood"
 

@@ -24,6 +24,7 @@ from meshd.config.models import (
     SlurmSettings,
     TailnetSettings,
     TimingSettings,
+    UsersSettings,
 )
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "SlurmSettings",
     "TailnetSettings",
     "TimingSettings",
+    "UsersSettings",
     "doubts",
     "load",
     "parse",

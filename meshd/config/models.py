@@ -206,6 +206,27 @@ class ShareSettings(_Table):
     options: tuple[str, ...] = Field((), description='more options of mount, e.g. "ro" or "nconnect=4"')
 
 
+class UsersSettings(_Table):
+    """Which accounts of the head every node has too."""
+
+    group: str = Field(
+        "", pattern=r"^([A-Za-z_][A-Za-z0-9_.@-]{0,31})?$", description="only members of this group; empty: every user"
+    )
+    uid_min: Annotated[int, Field(ge=1000, le=4294967293)] = Field(1000, description="no account below is a user")
+    uid_max: Annotated[int, Field(ge=1000, le=4294967293)] = Field(2147483647, description="no account above is a user")
+    image_accounts: Literal["move", "keep"] = Field(
+        "move",
+        description="an account of a machine's image that has a user's number or name: move gives it another number, "
+        "keep leaves it and reports a clash",
+    )
+
+    @model_validator(mode="after")
+    def _order(self) -> UsersSettings:
+        if self.uid_min > self.uid_max:
+            raise ValueError("uid_min is above uid_max: no account would be a user")
+        return self
+
+
 class ProviderSettings(BaseModel):
     """A provider's table. Its adapter checks all keys but `enabled` and `max_concurrent_calls`."""
 
@@ -327,6 +348,7 @@ class Settings(BaseSettings):
     metrics: MetricsSettings = MetricsSettings()
     mlflow: MlflowSettings = MlflowSettings()
     share: dict[str, ShareSettings] = {}
+    users: UsersSettings = UsersSettings()
     pools: dict[str, PoolSettings] = {}
     providers: dict[str, ProviderSettings] = {}
 

@@ -22,6 +22,7 @@ from meshd.daemon.munge_key.quiesce import Quiesce
 from meshd.daemon.munge_key.wiring import MungeKeyParts
 from meshd.daemon.munge_key.wiring import build as build_munge_key
 from meshd.daemon.nodes.exports import HeadExports
+from meshd.daemon.nodes.head_accounts import HeadAccounts
 from meshd.daemon.nodes.node_settings import NodeSettings
 from meshd.daemon.nodes.roster import HeadNames, Roster
 from meshd.daemon.nodes.server import NodeApiServer
@@ -112,10 +113,12 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         pod_providers=frozenset(pod_limits(providers)), write=ports.slurm_files,
     )  # fmt: skip
     desired = DesiredState(live, journal, providers, slurm_files, clock, may_change_devices=keys.api is not None)
+    accounts = HeadAccounts(ports.accounts, live, clock, settings.cluster.state_dir)
     node_settings = NodeSettings(
         live, journal, agents, reports, clock, pod_limits(providers), head=lambda: tailnet.head_tailnet_ip,
-        task_prolog=ports.slurm.task_prolog,
+        task_prolog=ports.slurm.task_prolog, accounts=lambda: accounts.current,
     )  # fmt: skip
+    accounts.on_change(node_settings.wake)
     snapshot = SnapshotReader(sources, tailnet, lag, slurm_files, reports, node_settings)
     auth_key = build_auth_key(
         settings, keys, store, auth_rotations, active, agents, ports.prover, HeadTailnet(tailnet, ports.tailscaled),
@@ -145,7 +148,8 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     )  # fmt: skip
     prices = build_prices(providers, ports.price_files, sources, live, journal, desired, clock)
     controllers: list[Controller] = [
-        machines.controller, slurm_files, roster, head_exports, node_settings, nodes.node_tokens, auth_key.controller,
+        machines.controller, slurm_files, roster, head_exports, accounts, node_settings, nodes.node_tokens,
+        auth_key.controller,
         auth_key.machine_keys, auth_key.spares, munge_key.controller, prices.controller, logs, lag,
     ]  # fmt: skip
     slurm_ping = SlurmPing(ports.slurm.ping, sources.slurm.hurry, clock)
@@ -154,8 +158,9 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         guards, prices.service, *controllers,
         MlflowReporter(lambda: live.settings.mlflow, lambda: tailnet.head_tailnet_ip),
     )  # fmt: skip
+    reloaded = (sources, auth_key.controller, accounts, node_settings)
     head = build_head_api(
-        live, store, machines, report, metrics, Reload(live, notifier, (sources, auth_key.controller, node_settings)),
+        live, store, machines, report, metrics, Reload(live, notifier, reloaded),
         slurm=ports.slurm, slurm_files=slurm_files, slurm_ping=slurm_ping, tailnet=tailnet, sources=sources,
         snapshot=snapshot, desired=desired, guards=guards, logs=logs, machine_logs=machine_logs, prices=prices.service,
         auth_key=auth_key.service, munge_key=munge_key.service, node_tokens=nodes.token_service,

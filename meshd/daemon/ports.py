@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from meshd.accounts.reader import AccountsReader
 from meshd.config import Settings
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.auth_key.ports import KeyPorts
@@ -43,6 +44,7 @@ class Ports:
         munge: the head's munged.
         munge_head: has root's unit change the head's munge key.
         munge_keys: keeps munge keys while they rotate.
+        accounts: reads the head's accounts.
         tokens: the machines' tokens.
         agents: the commands for node agents.
         kept_logs: keeps the last logs of machines.
@@ -59,6 +61,7 @@ class Ports:
     munge: MungeClient
     munge_head: HeadSide
     munge_keys: MungeKeyStore
+    accounts: AccountsReader
     tokens: MachineTokens
     agents: AgentQueues
     kept_logs: KeptLogs
@@ -88,6 +91,7 @@ def open_ports(settings: Settings) -> Ports:
         munge=munge,
         munge_head=HeadMunge(requests, munge, slurm, clock),
         munge_keys=MungeKeyStore(state),
+        accounts=AccountsReader(run),
         tokens=MachineTokens.at(state / "machines.key"),
         agents=AgentQueues(),
         kept_logs=KeptLogs(state / "logs"),

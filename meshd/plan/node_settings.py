@@ -16,6 +16,7 @@ from typing import Any, Final
 from meshd.model.machine import Machine, UnfitReason
 from meshd.model.node_settings import NodeFault, ReportedSection, SectionState, WantedSection
 from meshd.model.observed import AgentReport
+from meshd.plan.accounts import Accounts, document
 from meshd.plan.provider_capabilities import is_pod
 from meshd.plan.shares import Share, section_value
 
@@ -58,11 +59,15 @@ class ClusterGiven:
         pools: by name.
         env: variables of every job in every pool, beside the built-in ones; a pool's own hold against them.
         shares: what nodes mount.
+        accounts: the head's users; None while they are not known: nodes keep those that they have.
+        move_image_accounts: an account of an image that is in a user's way gets another number.
     """
 
     pools: Mapping[str, PoolGiven]
     env: Mapping[str, str] = field(default_factory=dict)
     shares: Sequence[Share] = ()
+    accounts: Accounts | None = None
+    move_image_accounts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,16 @@ Made = tuple[Mapping[str, Any], bool, float]
 """A section's value, and `once` and `within_s` of its WantedSection."""
 
 
+def _accounts(given: ClusterGiven, kind: NodeKind) -> Made | None:
+    """The head's users. Homes on a share are not the node's to make or to give away."""
+    if given.accounts is None:
+        return None
+    value = document(given.accounts)
+    move = "move" if given.move_image_accounts else "keep"
+    shares = [] if kind.pod else sorted(share.path for share in given.shares)
+    return {**value, "image_accounts": move, "shares": shares}, False, 0.0
+
+
 def _shares(given: ClusterGiven, kind: NodeKind) -> Made | None:
     """The directories that the node mounts. A pod may not mount."""
     return None if kind.pod else (section_value(given.shares), False, INSTALL_S if given.shares else 0.0)
@@ -108,6 +123,7 @@ def _job_env(given: ClusterGiven, kind: NodeKind) -> Made:
 
 
 SECTIONS: Final[Mapping[str, Callable[[ClusterGiven, NodeKind], Made | None]]] = {
+    "accounts": _accounts,
     "shares": _shares,
     "job_env": _job_env,
 }

@@ -48,6 +48,7 @@ SHAPES = {
     "rmdir": WORD,
     "usermod": rf"-aG {WORD} {WORD}",
     "ssh": WORD,
+    "getent": r"(passwd|group)( \w+)?",
     "man": r"(meshctl|meshd|meshd\.toml)",
     "munge": r"-n \| unmunge",
     "apt-get": rf"install {WORD}",

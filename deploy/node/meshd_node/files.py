@@ -19,6 +19,8 @@ LOCK_S = 200.0
 
 LOCK_STEP_S = 0.02
 
+LABEL = "security.selinux"
+
 
 def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Replace `path` with `data`: atomically, or in place where it is a mount point, as /etc/hosts is in a container.
@@ -44,7 +46,9 @@ def _overwrite(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def write_atomic(path: Path, data: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
+def write_atomic(
+    path: Path, data: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None, label: bytes = b""
+) -> None:
     """Replace `path` with `data`, atomically and durably.
 
     Args:
@@ -52,6 +56,7 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600, owner: tuple[int, i
         data: all of its new content.
         mode: permission bits.
         owner: (uid, gid), set before the file appears; None leaves the caller's.
+        label: SELinux's; b"" leaves the directory's.
 
     Raises:
         OSError: the old content is still there.
@@ -66,6 +71,8 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600, owner: tuple[int, i
             if owner is not None and os.geteuid() == 0:
                 os.fchown(file.fileno(), *owner)
             os.fchmod(file.fileno(), mode)
+            if label:
+                os.setxattr(file.fileno(), LABEL, label)
             os.fsync(file.fileno())
         Path(name).replace(path)
     except BaseException:
@@ -77,6 +84,35 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600, owner: tuple[int, i
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def replace_keeping(path: Path, data: bytes, new_mode: int) -> None:
+    """Replace `path` with `data` and keep its mode, its owner and SELinux's label; a new file is root's.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = Path(os.path.realpath(str(path)))
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        write_atomic(path, data, new_mode)
+        return
+    label = _label(path)
+    try:
+        write_atomic(path, data, found.st_mode & 0o7777, (found.st_uid, found.st_gid), label)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        _overwrite(path, data)
+
+
+def _label(path: Path) -> bytes:
+    """SELinux's label of a file; b"" where there is none."""
+    try:
+        return os.getxattr(str(path), LABEL)
+    except OSError:
+        return b""
 
 
 def write_if_changed(path: Path, data: bytes) -> bool:

@@ -80,3 +80,18 @@ def load1(proc: Path) -> float:
         return float((proc / "loadavg").read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return 0.0
+
+
+def uids(proc: Path) -> set[int]:
+    """The uids that some process has, as its real, effective, saved or file system's one."""
+    found: set[int] = set()
+    for entry in proc.iterdir() if proc.is_dir() else ():
+        if entry.name.isdigit():
+            try:
+                for line in (entry / "status").read_text("utf-8", "replace").splitlines():
+                    if line.startswith("Uid:"):
+                        found.update(int(word) for word in line.split()[1:])
+                        break
+            except (OSError, ValueError):
+                continue
+    return found

@@ -23,11 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import job_env, shares
+from . import accounts, job_env, shares
 from .backoff import Backoff
 from .console import say
 from .errors import Hopeless, NodeError, NotPossible
 from .files import read_json, write_atomic
+from .section_fault import Fault
 
 if TYPE_CHECKING:
     from .node import Node
@@ -42,15 +43,6 @@ _DIGEST = re.compile(r"[0-9a-f]{16}\Z")
 
 Value = dict[str, Any]
 Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What is wrong with the work of a section: `code` is known to the head. `again`: to apply it again may help."""
-
-    code: str
-    detail: str
-    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +66,7 @@ def _share_faults(node: Node, value: Value) -> list[Fault]:
 
 
 KINDS: tuple[Kind, ...] = (
+    Kind("accounts", accounts.apply, faults=accounts.faults),
     Kind("shares", shares.apply, faults=_share_faults),
     Kind("job_env", job_env.apply),
 )

@@ -20,6 +20,7 @@ from meshd.daemon.observe.agent_reports import NodeReports
 from meshd.daemon.reporting import Check, fail, ok, warn
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.node_settings import SectionState, WantedSection
+from meshd.plan.accounts import Accounts
 from meshd.plan.node_settings import ClusterGiven, NodeKind, PoolGiven, Section, sections, to_send
 from meshd.runtime.clock import Clock
 from meshd.slurm.init.task_prolog import TASK_PROLOG
@@ -29,16 +30,20 @@ MLFLOW_URI = "MLFLOW_TRACKING_URI"
 """The variable from which MLflow's clients take the address of the server."""
 
 
-def given_by(settings: Settings, head: str) -> ClusterGiven:
-    """What the settings give nodes.
+def given_by(settings: Settings, head: str, accounts: Accounts | None) -> ClusterGiven:
+    """What the settings and the head's accounts give nodes.
 
     Args:
         settings: those in force.
         head: the head's address on the tailnet; "" while it is not known.
+        accounts: the head's users; None: not known.
     """
     pools = {name: PoolGiven(env=pool.env) for name, pool in settings.pools.items()}
     env = {MLFLOW_URI: settings.mlflow.uri(head)} if settings.mlflow.enabled and head else {}
-    return ClusterGiven(pools, env=env, shares=settings.shares)
+    return ClusterGiven(
+        pools, env=env, shares=settings.shares, accounts=accounts,
+        move_image_accounts=settings.users.image_accounts == "move",
+    )  # fmt: skip
 
 
 def problem_of(report: PollIn) -> str:
@@ -61,6 +66,7 @@ class NodeSettings(Controller):
         pod_providers: the providers that rent pods.
         head: the head's address on the tailnet; "" while it is not known.
         task_prolog: the TaskProlog of the slurmctld that runs; raises SlurmError.
+        accounts: the head's users; None from it: not known.
     """
 
     name = "node_settings"
@@ -76,6 +82,7 @@ class NodeSettings(Controller):
         *,
         task_prolog: Callable[[], Awaitable[str]],
         head: Callable[[], str] = lambda: "",
+        accounts: Callable[[], Accounts | None] = lambda: None,
     ) -> None:
         super().__init__(clock)
         self._live = live
@@ -86,6 +93,8 @@ class NodeSettings(Controller):
         self._head = head
         self._last_head = ""
         self._task_prolog = task_prolog
+        self._accounts = accounts
+        self._last_accounts: Accounts | None = None
         self._made_from: Settings | None = None
         self._made: dict[NodeKind, Mapping[str, Section]] = {}
         self._wanted: dict[NodeKind, Mapping[str, WantedSection]] = {}
@@ -135,13 +144,14 @@ class NodeSettings(Controller):
     def of(self, machine: Machine) -> Mapping[str, Section]:
         """The sections that this machine should have."""
         head = self._head() or self._last_head  # a tailscaled that restarts takes nothing from jobs
-        if head != self._last_head:
-            self._last_head, self._made_from = head, None
+        accounts = self._accounts()
+        if head != self._last_head or accounts is not self._last_accounts:
+            self._last_head, self._last_accounts, self._made_from = head, accounts, None
         if self._made_from is not self._live.settings:
             self._made_from, self._made, self._wanted = self._live.settings, {}, {}
         kind = NodeKind.of(machine, self._pod_providers)
         if kind not in self._made:
-            self._made[kind] = made = sections(given_by(self._live.settings, head), kind)
+            self._made[kind] = made = sections(given_by(self._live.settings, head, accounts), kind)
             self._wanted[kind] = {name: one.wanted for name, one in made.items()}
         return self._made[kind]
 

@@ -14,7 +14,7 @@ from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.munge_key.controller import MungeKeyController
-from meshd.daemon.nodes import paths, problems, unfit
+from meshd.daemon.nodes import account_problems, paths, problems, unfit
 from meshd.daemon.nodes.devices import Addresses, MachineDevices
 from meshd.daemon.nodes.join_token_watch import JoinTokenWatch
 from meshd.daemon.nodes.node_settings import NodeSettings
@@ -125,14 +125,19 @@ class NodeReporter(Reporter):
         yield from self._parts.token_service.problems()
         yield from self._store.node_events.problems({machine.name for machine in machines})
         yield from problems.metadata_open(machines)
+        yield from account_problems.problems(machines, snapshot.reports)
 
     def checks(self) -> Iterable[Check]:
         """Whether users of a node can reach the cloud's metadata service, and what jobs lack on nodes."""
         yield Check(CheckName.METADATA_SERVICE, self._metadata_service)
         yield Check(CheckName.NODE_LIMITS, self._limits)
+        yield Check(CheckName.NODE_ACCOUNTS, self._accounts)
 
     async def _limits(self) -> CheckRow:
         return problems.check_limits(self._store.journal.machines())
+
+    async def _accounts(self) -> CheckRow:
+        return account_problems.check(self._store.journal.machines(), self._snapshot().reports)
 
     async def _metadata_service(self) -> CheckRow:
         return problems.check_metadata_service(self._store.journal.machines())

@@ -11,7 +11,7 @@ from meshd.api.node_schema import FaultIn, HeartbeatIn, PathsIn, SectionIn
 from meshd.codes import EventKind
 from meshd.daemon.agents import Asks
 from meshd.daemon.controller import Controller
-from meshd.model.machine import Machine
+from meshd.model.machine import Machine, Phase
 from meshd.model.node_settings import NodeFault, ReportedSection
 from meshd.model.observed import AgentReport, GpuLoad
 from meshd.model.path import MeasuredPath, PeerPaths
@@ -56,6 +56,11 @@ class NodeReports:
             self._tell(
                 machine.name, EventKind.REBOOT, f"the machine was rebooted, and is up for {heartbeat.uptime_s:.0f} s"
             )
+        if last is not None or machine.phase is Phase.CONFIGURING:  # otherwise an earlier life of meshd has told it
+            known = {(one.code, one.detail) for one in last.faults} if last is not None else set()
+            for one in faults:
+                if one.section == "accounts" and (one.code, redact(one.detail)) not in known:
+                    self._tell(machine.name, EventKind.ACCOUNTS, one.detail)
         self._reports[machine.name] = AgentReport(
             at=at,
             agent_version=heartbeat.agent_version,

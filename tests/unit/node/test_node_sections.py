@@ -13,7 +13,8 @@ from deploy.node.meshd_node import sections as module
 from deploy.node.meshd_node.errors import Hopeless, NotPossible, ToolTimeout
 from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
-from deploy.node.meshd_node.sections import Fault, Kind, Sections
+from deploy.node.meshd_node.section_fault import Fault
+from deploy.node.meshd_node.sections import Kind, Sections
 from tests.unit.node.standins import WITHIN_S, House, until
 from tests.unit.node.test_node_agent import ready
 

@@ -1,0 +1,377 @@
+"""Puts the head's users and groups into the tables of this machine, and takes out those that are no more. PURE.
+
+An account of the image may be in the way: it has a user's number, or a user's name with another number. With `move` it
+gets out of the way: one that only has the number gets another number; one that has the name becomes the user's, as an
+account of that name is on the head. Numbers below 1000 are the system's: such accounts and groups never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .account_tables import NAMES, Account, GroupRow, Table, Tables, account, group
+from .account_value import Group, User, Wanted, systems
+
+FIELDS = {"passwd": 7, "group": 4}
+FREE_FROM, FREE_TO = 59_999, 50_000
+"""Where accounts and groups of the image go: the end of the numbers that useradd gives last."""
+
+MOVE_CURE = 'set image_accounts = "move" in [users] of meshd.toml'
+ACCOUNT_CURE = f"change the account's number in the image, or {MOVE_CURE}"
+GROUP_CURE = f"change the group's number in the image, or {MOVE_CURE}"
+
+Lines = Mapping[str, "list[str]"]
+"""The lines of one account or group, by table."""
+
+BLOCKS = "account_clash"
+"""A user's number belongs to another account, which may have rights that the user must not have."""
+LEFT_OUT = "account_left_out"
+"""A user or group is not on the node as on the head, and no other has its number."""
+
+
+@dataclass(frozen=True)
+class Ours:
+    """What was put into the tables, so that it can be taken out again.
+
+    Attributes:
+        users, groups: name to number.
+        before_users, before_groups: lines of the image that an account or group took the place of.
+    """
+
+    users: Mapping[str, int] = field(default_factory=dict)
+    groups: Mapping[str, int] = field(default_factory=dict)
+    before_users: Mapping[str, Lines] = field(default_factory=dict)
+    before_groups: Mapping[str, Lines] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Move:
+    """An account whose files change owner."""
+
+    name: str
+    home: str
+    uid: tuple[int, int]
+    gid: tuple[int, int]
+    of_image: bool = True
+
+
+@dataclass(frozen=True)
+class Clash:
+    """A user or group that could not be put there; `code` is BLOCKS or LEFT_OUT."""
+
+    code: str
+    text: str
+    cure: str
+
+
+@dataclass
+class Merged:
+    """The outcome.
+
+    Attributes:
+        moves: files to give to another number, before the tables are written.
+        notes: what happened to accounts and groups of the image, for people.
+        waiting: users that are removed when their last process has ended.
+        gone: users that were removed, with their numbers.
+        placed: the users that are there now, as on the head.
+    """
+
+    tables: Tables
+    ours: Ours
+    moves: list[Move] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    clashes: list[Clash] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    gone: list[tuple[str, int]] = field(default_factory=list)
+    placed: list[User] = field(default_factory=list)
+
+
+def merge(tables: Tables, wanted: Wanted, ours: Ours, busy: Collection[int]) -> Merged:
+    """The tables as they should be.
+
+    Args:
+        tables: as they are.
+        wanted: the head's users and groups.
+        ours: what an earlier merge put there.
+        busy: uids that have a process on this machine.
+    """
+    work = _Merge(tables, wanted, ours, frozenset(busy))
+    work.remove_users()
+    for user in wanted.users:
+        work.place_user(user)
+    work.remove_groups()
+    for wish in wanted.groups:
+        work.place_group(wish)
+    return work.result()
+
+
+class _Merge:
+    def __init__(self, tables: Tables, wanted: Wanted, ours: Ours, busy: frozenset[int]) -> None:
+        self.tables = {name: Table(tables.text(name), FIELDS.get(name, 0)) for name in NAMES}
+        self.heads = {user.name for user in wanted.users} | ours.users.keys()
+        self.wanted, self.ours, self.busy = wanted, ours, busy
+        self.users, self.groups = dict(ours.users), dict(ours.groups)
+        self.before_users, self.before_groups = dict(ours.before_users), dict(ours.before_groups)
+        self.moves: dict[str, Move] = {}
+        self.out = Merged(tables, ours)
+        self.placed: set[str] = set()
+        self.renumbered: dict[str, Account] = {}
+        gids = {user.gid for user in wanted.users} | {wish.gid for wish in wanted.groups}
+        self.taken = gids | {user.uid for user in wanted.users}
+
+    # -- what was ours ------------------------------------------------------------------------------------------------
+
+    def remove_users(self) -> None:
+        """Take out users that are no more, or have another number, and have no process."""
+        numbers = {user.name: user.uid for user in self.wanted.users}
+        for name, uid in self.ours.users.items():
+            row = self._account(name)
+            if row is None or row.uid != uid:
+                # somebody removed or changed it here, or an earlier merge was interrupted: passwd is written last
+                self._take_back(name, ("shadow", "subuid", "subgid"), self.before_users)
+                self.users.pop(name)
+            elif numbers.get(name) == uid:
+                continue
+            elif uid in self.busy:
+                self.out.waiting.append(name)
+            else:
+                if name in numbers:
+                    self.renumbered[name] = row
+                else:
+                    self.out.gone.append((name, uid))
+                self._take_back(name, ("passwd", "shadow", "subuid", "subgid"), self.before_users)
+                self.users.pop(name)
+                first = self._account(name)
+                if first is not None:  # the image's own account, as it was
+                    self._move(name, row, first.uid, first.gid)
+
+    def remove_groups(self) -> None:
+        """Take out groups that are no more, or have another number. Groups of waiting users wait too."""
+        numbers = {one.name: one.gid for one in self.wanted.groups}
+        rows = [self._account(name) for name in self.out.waiting]
+        primary = {one.gid for one in rows if one is not None}
+        for name, gid in self.ours.groups.items():
+            row = self._group(name)
+            if row is None or row.gid != gid:
+                self._take_back(name, ("gshadow",), self.before_groups)
+                self.groups.pop(name)
+            elif numbers.get(name) != gid:
+                waiting = [one for one in row.members if one in self.out.waiting]
+                if waiting or gid in primary:
+                    self._put_group(name, gid, waiting)
+                    continue
+                self._take_back(name, ("group", "gshadow"), self.before_groups)
+                self.groups.pop(name)
+
+    def _take_back(self, name: str, tables: Iterable[str], before: dict[str, Lines]) -> None:
+        """Put back what the image had of an account or group."""
+        lines = before.pop(name, {})
+        for table in tables:
+            if self.tables[table].there:
+                self.tables[table].put(name, lines.get(table, []))
+
+    def _keep_before(self, name: str, tables: Iterable[str], ours: Mapping[str, int], first: Mapping[str, Lines],
+                     before: dict[str, Lines]) -> None:  # fmt: skip
+        """Remember what the image has of an account or group. What an interrupted merge wrote is not the image's."""
+        lines = first.get(name, {}) if name in ours else {table: self.tables[table].of(name) for table in tables}
+        if any(lines.values()):
+            before[name] = lines
+
+    # -- users --------------------------------------------------------------------------------------------------------
+
+    def place_user(self, user: User) -> None:
+        """Give the node the user, unless something is in the way that must stay."""
+        row = self._account(user.name)
+        if user.name in self.out.waiting:
+            return
+        if row is not None and systems(row.uid):
+            self._clash(LEFT_OUT, f"user {user.name}: the node has a system account of this name",
+                        f"rename {user.name} on the head, or use an image without that account")  # fmt: skip
+            return
+        if row is not None and row.uid != user.uid and not self._may_move(row):
+            self._clash(LEFT_OUT, f"user {user.name} has the number {user.uid}: on the node it has {row.uid}"
+                        f"{self._why_not(row)}", ACCOUNT_CURE)  # fmt: skip
+            return
+        holders = self._holders(user)
+        if any(one.name in self.users for one in holders) and user.name not in self.users:
+            return  # a former user's processes still have the number
+        stuck = [one for one in holders if not self._may_move(one)]
+        if stuck:
+            holder = stuck[0]
+            self._clash(BLOCKS, f"the number {user.uid} of user {user.name} belongs to the account {holder.name}"
+                        f"{self._why_not(holder)}", ACCOUNT_CURE)  # fmt: skip
+            if user.name not in self.users:
+                return
+        else:
+            for one in holders:
+                self._move_away(one)
+        self._put_user(user, row)
+
+    def _holders(self, user: User) -> list[Account]:
+        """Other accounts that have the user's number."""
+        names = (name for name in self.tables["passwd"].named(user.uid) if name != user.name)
+        return [row for row in map(self._account, names) if row is not None]
+
+    def _may_move(self, row: Account) -> bool:
+        return self.wanted.move and row.uid not in self.busy
+
+    def _why_not(self, row: Account) -> str:
+        return ", which has processes" if self.wanted.move and row.uid in self.busy else ""
+
+    def _put_user(self, user: User, row: Account | None) -> None:
+        name = user.name
+        if name not in self.users:
+            self._keep_before(name, ("passwd", "shadow", "subuid", "subgid"), self.ours.users, self.ours.before_users,
+                              self.before_users)  # fmt: skip
+        if row is not None and name not in self.users and row.uid != user.uid:
+            self._move(name, row, user.uid, user.gid)
+            self._note(f"account {name} of the image has the number {user.uid} now, as on the head; it had {row.uid}")
+        elif name in self.renumbered:
+            self._move(name, self.renumbered[name], user.uid, user.gid, of_image=False)
+        line = f"{name}:x:{user.uid}:{user.gid}:{user.gecos}:{user.home}:{user.shell}"
+        self.tables["passwd"].put(name, [line])
+        if self.tables["shadow"].there:
+            self._lock(name)
+        for table, numbers in (("subuid", user.subuid), ("subgid", user.subgid)):
+            lines = [f"{name}:{numbers[0]}:{numbers[1]}"] if numbers else []
+            self.tables[table].put(name, lines)
+        self.users[name] = user.uid
+        self.placed.add(name)
+        self.out.placed.append(user)
+
+    def _lock(self, name: str) -> None:
+        """No password opens the account."""
+        lines = self.tables["shadow"].of(name)
+        parts = lines[0].split(":") if len(lines) == 1 else []
+        if len(parts) != 9 or not parts[1].startswith(("!", "*")):
+            self.tables["shadow"].put(name, [f"{name}:!:::::::"])
+
+    def _move_away(self, row: Account) -> None:
+        """Give an account of the image a free number."""
+        uid = self._free()
+        self._move(row.name, row, uid, row.gid)
+        self._change_account(row.name, uid, row.gid)
+        self._note(f"account {row.name} of the image has the number {uid} now: a user has {row.uid}")
+
+    def _move(self, name: str, row: Account, uid: int, gid: int, of_image: bool = True) -> None:
+        first = self.moves.get(name)
+        old_uid, old_gid = (first.uid[0], first.gid[0]) if first else (row.uid, row.gid)
+        self.moves[name] = Move(name, row.home, (old_uid, uid), (old_gid, gid), of_image)
+
+    def _change_account(self, name: str, uid: int, gid: int) -> None:
+        self._change("passwd", name, {2: str(uid), 3: str(gid)})
+
+    def _change(self, table: str, name: str, fields: Mapping[int, str]) -> None:
+        """Change fields of the readable lines of a name."""
+        lines = []
+        for line in self.tables[table].of(name):
+            parts = line.split(":")
+            readable = len(parts) == FIELDS[table]
+            lines.append(":".join(fields.get(at, part) if readable else part for at, part in enumerate(parts)))
+        self.tables[table].put(name, lines)
+
+    # -- groups -------------------------------------------------------------------------------------------------------
+
+    def place_group(self, wish: Group) -> None:
+        """Give the node the group, unless something is in the way that must stay."""
+        row = self._group(wish.name)
+        if row is not None and systems(row.gid):
+            self._clash(LEFT_OUT, f"group {wish.name}: the node has a system group of this name",
+                        f"rename {wish.name} on the head, or use an image without that group")  # fmt: skip
+            return
+        if wish.name in self.groups and self.groups[wish.name] != wish.gid:
+            return  # a former user's processes still have the old number
+        names = [name for name in self.tables["group"].named(wish.gid) if name != wish.name]
+        holders = [one for one in map(self._group, names) if one is not None]
+        if any(one.name in self.groups for one in holders):
+            return
+        in_the_way = [*holders, *([row] if row is not None and row.gid != wish.gid else [])]
+        stuck = [one for one in in_the_way if not self._may_move_group(one)]
+        if stuck:
+            self._clash(LEFT_OUT, f"group {wish.name} with the number {wish.gid}: the node has {stuck[0].name} with "
+                        f"{stuck[0].gid}", GROUP_CURE)  # fmt: skip
+            return
+        for one in holders:
+            self._move_group(one, self._free_gid(one))
+        if row is not None and row.gid != wish.gid:
+            self._follow(row.gid, wish.gid)
+            self._note(f"group {row.name} of the image has the number {wish.gid} now, as on the head; it had {row.gid}")
+        if wish.name not in self.groups:
+            self._keep_before(wish.name, ("group", "gshadow"), self.ours.groups, self.ours.before_groups,
+                              self.before_groups)  # fmt: skip
+        waiting = [name for name in (row.members if row else ()) if name in self.out.waiting]
+        self._put_group(wish.name, wish.gid, [*(name for name in wish.members if name in self.placed), *waiting])
+        self.groups[wish.name] = wish.gid
+
+    def _may_move_group(self, row: GroupRow) -> bool:
+        if systems(row.gid) or not self.wanted.move:
+            return False
+        return not any(systems(one.uid) or one.uid in self.busy for one in self._in(row.gid))
+
+    def _in(self, gid: int) -> list[Account]:
+        """The image's accounts whose primary group it is."""
+        rows = map(self._account, self.tables["passwd"].names)
+        return [one for one in rows if one is not None and one.gid == gid and one.name not in self.users]
+
+    def _free_gid(self, row: GroupRow) -> int:
+        """For a group of one account's own: that account's new number, where it is free."""
+        own = self._account(row.name)
+        used = self.tables["group"].numbers | self.taken
+        return own.uid if own is not None and FREE_TO <= own.uid <= FREE_FROM and own.uid not in used else self._free()
+
+    def _move_group(self, row: GroupRow, gid: int) -> None:
+        self._change("group", row.name, {2: str(gid)})
+        self._follow(row.gid, gid)
+        self._note(f"group {row.name} of the image has the number {gid} now: a group of users has {row.gid}")
+
+    def _follow(self, old: int, new: int) -> None:
+        """The image's accounts of a group that moves go along."""
+        for row in self._in(old):
+            self._move(row.name, row, row.uid, new)
+            self._change_account(row.name, row.uid, new)
+
+    def _put_group(self, name: str, gid: int, members: Iterable[str]) -> None:
+        """Members that are not the head's users stay."""
+        row = self._group(name)
+        wished = dict.fromkeys(members)
+        kept = [one for one in (row.members if row else ()) if one in wished or one not in self.heads]
+        names = ",".join(dict.fromkeys([*kept, *wished]))
+        lines = self.tables["group"].of(name)
+        parts = lines[0].split(":") if lines and lines[0].count(":") == 3 else [name, "x", "", ""]
+        self.tables["group"].put(name, [f"{name}:{parts[1]}:{gid}:{names}"])
+        if self.tables["gshadow"].there:
+            lines = self.tables["gshadow"].of(name)
+            parts = lines[0].split(":") if lines and lines[0].count(":") == 3 else [name, "!", "", ""]
+            self.tables["gshadow"].put(name, [f"{name}:{parts[1]}:{parts[2]}:{names}"])
+
+    # -- common -------------------------------------------------------------------------------------------------------
+
+    def _free(self) -> int:
+        """A number that neither an account nor a group has, here or on the head."""
+        used = self.tables["passwd"].numbers | self.tables["group"].numbers | self.taken
+        return next(number for number in range(FREE_FROM, 0, -1) if number not in used)
+
+    def _account(self, name: str) -> Account | None:
+        return account(self.tables["passwd"], name)
+
+    def _group(self, name: str) -> GroupRow | None:
+        return group(self.tables["group"], name)
+
+    def _clash(self, code: str, text: str, cure: str) -> None:
+        self.out.clashes.append(Clash(code, text, cure))
+
+    def _note(self, text: str) -> None:
+        self.out.notes.append(text)
+
+    def result(self) -> Merged:
+        """All of it."""
+        for name in NAMES:
+            text = self.tables[name].text
+            if text is not None and text != self.out.tables.text(name):
+                self.out.tables = self.out.tables.with_text(name, text)
+        self.out.ours = Ours(self.users, self.groups, self.before_users, self.before_groups)
+        self.out.moves = [
+            move for move in self.moves.values() if move.uid[0] != move.uid[1] or move.gid[0] != move.gid[1]
+        ]
+        return self.out

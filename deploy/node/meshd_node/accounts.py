@@ -1,0 +1,191 @@
+"""The section `accounts`: the head's users of the cluster are on this machine too, with the same numbers.
+
+The agent edits passwd, group and their like itself, in one step under their lock. useradd does so account by account,
+and changes none that is there. Accounts and groups with a number below 1000 never change.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from . import account_files as files
+from .account_homes import Homes
+from .account_merge import BLOCKS, LEFT_OUT, Clash, Merged, Move, Ours, merge
+from .account_value import Wanted, read
+from .console import say
+from .errors import NodeError, NotPossible, ToolFailed, ToolMissing, ToolTimeout
+from .files import write_if_changed
+from .paths import Paths
+from .processes import uids
+from .section_fault import Fault
+from .tools import find, run
+
+if TYPE_CHECKING:
+    from .node import Node
+
+MOVED = "account_moved"
+"""The fault code of what happened to an account of the image; it only tells."""
+MOVED_SHOWN_S = 600.0
+SHELL_MISSING = "shell_missing"
+CACHE_S = 10.0
+MERGES_MAX = 5
+NAMES_SHOWN = 3
+
+
+@dataclass
+class _Last:
+    """How the last look ended."""
+
+    clashes: list[Clash] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    shells: dict[str, list[str]] = field(default_factory=dict)
+    notes: list[tuple[float, str]] = field(default_factory=list)
+    signature: tuple[tuple[int, int, int], ...] = ()
+
+
+_last: dict[str, _Last] = {}
+_lock = threading.Lock()
+
+
+def apply(node: Node, value: dict[str, Any], tell: Callable[[str], None]) -> None:
+    """Make the machine's users those of `value`: {"users", "groups", "image_accounts", "shares"}.
+
+    Raises:
+        NotPossible: the number of a user belongs to another account, or the head's list cannot be used.
+        NodeError, OSError: the tables are locked or cannot be written; nothing is half done.
+    """
+    wanted = read(value)
+    with _lock:
+        tell(f"{len(wanted.users)} users")
+        last = _bring(node.paths, wanted)
+    blocked = [clash for clash in last.clashes if clash.code == BLOCKS]
+    if blocked:
+        raise NotPossible(blocked[0].text, blocked[0].cure, "accounts")
+
+
+def faults(node: Node, value: dict[str, Any]) -> Sequence[Fault]:
+    """What is wrong now. Removes users whose last process has ended meanwhile.
+
+    Raises:
+        NodeError, OSError: the tables cannot be read or written.
+    """
+    if not _lock.acquire(blocking=False):
+        return _words(_last.get(str(node.paths.root), _Last()))
+    try:
+        last = _last.get(str(node.paths.root))
+        if last is None:
+            return ()
+        blocked = any(clash.code == BLOCKS for clash in last.clashes)
+        if last.waiting or blocked or last.signature != files.signature(node.paths):
+            last = _bring(node.paths, read(value))
+        return _words(last)
+    finally:
+        _lock.release()
+
+
+def _bring(paths: Paths, wanted: Wanted) -> _Last:
+    """Make it so, and remember how it ended."""
+    ours, made = files.load(paths)
+    homes = Homes(paths, made, wanted.shares)
+    merged = _merge(paths, wanted, ours, homes)
+    for name, uid in merged.gone:
+        homes.close(uid)
+        say(f"the user {name} is gone")
+    failed = _make_homes(homes, merged)
+    files.save(paths, merged.ours, homes.made)
+    names = "".join(f"{user.name}\n" for user in merged.placed)
+    write_if_changed(paths.cluster_users, names.encode())
+    before = _last.get(str(paths.root), _Last())
+    now_s = time.monotonic()
+    for note in merged.notes:
+        say(note)
+    notes = [*before.notes, *((now_s, note) for note in merged.notes)]
+    last = _Last(
+        merged.clashes, merged.waiting, _missing_shells(paths, merged),
+        [one for one in notes if now_s - one[0] < MOVED_SHOWN_S], files.signature(paths),
+    )  # fmt: skip
+    _last[str(paths.root)] = last
+    if failed:
+        raise failed
+    return last
+
+
+def _merge(paths: Paths, wanted: Wanted, ours: Ours, homes: Homes) -> Merged:
+    """Merge under the lock. Files of accounts that move are given away before, without the lock: that may take long."""
+    given: list[Move] = []
+    for _ in range(MERGES_MAX):
+        with files.locked(paths):
+            old = files.read(paths)
+            merged = merge(old, wanted, ours, uids(paths.proc))
+            if all(move in given for move in merged.moves):
+                files.save(paths, _both(ours, merged.ours), homes.made)
+                if files.write(paths, old, merged.tables):
+                    _drop_caches(paths)
+                return merged
+        for move in merged.moves:
+            if move not in given:
+                homes.move(move)
+                given.append(move)
+    raise NodeError("the accounts of this machine change all the time: another program edits them")
+
+
+def _both(old: Ours, new: Ours) -> Ours:
+    """What may be in the tables while they are written: after an interruption nothing is forgotten."""
+    return Ours(
+        {**old.users, **new.users}, {**old.groups, **new.groups},
+        {**old.before_users, **new.before_users}, {**old.before_groups, **new.before_groups},
+    )  # fmt: skip
+
+
+def _make_homes(homes: Homes, merged: Merged) -> OSError | None:
+    """Make what is missing; the error of the last one that could not be made."""
+    failed = None
+    for user in merged.placed:
+        try:
+            homes.make(user)
+        except OSError as error:
+            failed = error
+    return failed
+
+
+def _missing_shells(paths: Paths, merged: Merged) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for user in merged.placed:
+        found.setdefault(user.shell, []).append(user.name)
+    return {shell: names for shell, names in found.items() if not (paths.root / shell.lstrip("/")).exists()}
+
+
+def _words(last: _Last) -> list[Fault]:
+    """At most one fault of each code."""
+    found = []
+    for code in (BLOCKS, LEFT_OUT):
+        clashes = [clash for clash in last.clashes if clash.code == code]
+        if clashes:
+            more = f" and {len(clashes) - 1} more" if len(clashes) > 1 else ""
+            found.append(Fault(code, f"{clashes[0].text}{more} ({clashes[0].cure})"))
+    for shell, names in sorted(last.shells.items())[:1]:
+        users = ", ".join(names[:NAMES_SHOWN]) + (
+            f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+        )
+        found.append(Fault(SHELL_MISSING, f"{shell}, the shell of {users}, is not installed"))
+    if last.notes:
+        found.append(Fault(MOVED, "; ".join(dict.fromkeys(note for _, note in last.notes))))
+    return found
+
+
+def _drop_caches(paths: Paths) -> None:
+    """Tell the machine's caches of accounts that these have changed; both look by themselves too, later."""
+    calls = []
+    if paths.nscd_socket.exists():
+        calls += [["nscd", "-i", "passwd"], ["nscd", "-i", "group"]]
+    if paths.sss.exists() and find("sss_cache"):
+        calls += [["sss_cache", "-U", "-G"]]
+    for call in calls:
+        try:
+            run(call, CACHE_S)
+        except (ToolFailed, ToolMissing, ToolTimeout) as error:
+            say(f"a cache of accounts may be late: {error}")

@@ -1,0 +1,1 @@
+"""The head's accounts: who may use the cluster."""
