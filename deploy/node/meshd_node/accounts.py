@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import account_files as files
 from .account_homes import Homes
-from .account_merge import BLOCKS, LEFT_OUT, Clash, Merged, Move, Ours, merge
+from .account_merge import BLOCKS, LEFT_OUT, Clash, Merged, Ours, merge
 from .account_value import Wanted, read
 from .console import say
 from .errors import NodeError, NotPossible, ToolFailed, ToolMissing, ToolTimeout
@@ -91,11 +91,9 @@ def _bring(paths: Paths, wanted: Wanted) -> _Last:
     """Make it so, and remember how it ended."""
     ours, made = files.load(paths)
     homes = Homes(paths, made, wanted.shares)
-    merged = _merge(paths, wanted, ours, homes)
-    for name, uid in merged.gone:
-        homes.close(uid)
+    merged, failed = _merge(paths, wanted, ours, homes)
+    for name, _ in merged.gone:
         say(f"the user {name} is gone")
-    failed = _make_homes(homes, merged)
     files.save(paths, merged.ours, homes.made)
     names = "".join(f"{user.name}\n" for user in merged.placed)
     write_if_changed(paths.cluster_users, names.encode())
@@ -114,22 +112,30 @@ def _bring(paths: Paths, wanted: Wanted) -> _Last:
     return last
 
 
-def _merge(paths: Paths, wanted: Wanted, ours: Ours, homes: Homes) -> Merged:
-    """Merge under the lock. Files of accounts that move are given away before, without the lock: that may take long."""
-    given: list[Move] = []
+def _merge(paths: Paths, wanted: Wanted, ours: Ours, homes: Homes) -> tuple[Merged, OSError | None]:
+    """Merge under the lock. Directories come first, without the lock: that may take long.
+
+    Returns:
+        What was done, and the error of a home that could not be made.
+    """
+    ready: set[object] = set()
+    failed: OSError | None = None
     for _ in range(MERGES_MAX):
         with files.locked(paths):
             old = files.read(paths)
             merged = merge(old, wanted, ours, uids(paths.proc))
-            if all(move in given for move in merged.moves):
+            due: list[object] = [*merged.moves, *merged.gone, *merged.placed]
+            if ready.issuperset(due):
                 files.save(paths, _both(ours, merged.ours), homes.made)
                 if files.write(paths, old, merged.tables):
                     _drop_caches(paths)
-                return merged
+                return merged, failed
         for move in merged.moves:
-            if move not in given:
-                homes.move(move)
-                given.append(move)
+            homes.move(move)
+        for _, uid in merged.gone:
+            homes.close(uid)
+        failed = _make_homes(homes, merged)
+        ready.update(due)
     raise NodeError("the accounts of this machine change all the time: another program edits them")
 
 
