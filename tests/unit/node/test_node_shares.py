@@ -16,7 +16,8 @@ from deploy.node.meshd_node import shares
 from deploy.node.meshd_node.errors import Hopeless, NodeError
 from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
-from deploy.node.meshd_node.sections import Fault, Sections
+from deploy.node.meshd_node.section_fault import Fault
+from deploy.node.meshd_node.sections import Sections
 from tests.unit.node.standins import WITHIN_S, program
 
 MOUNT = """
