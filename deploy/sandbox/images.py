@@ -5,7 +5,7 @@ An image is a stack of directories, topmost first, which overlayfs joins when a 
     [mlflow]    the virtual environment of MLflow's server (the image "head-mlflow" only)
     [nfs]       what stands for the kernel's NFS server (the head only)
     [head]      the virtual environment of meshd's dependencies (the head only)
-    [-nfs]      the packages of the NFS server (the head only)
+    [services]  the packages of services that may run on a head (the head only)
     config      units and cloud-init's settings (not in images of pods)
     share       what stands for the kernel's NFS client (not in images of pods)
     [pod]       the files of deploy/container, with systemd and cloud-init hidden (images of the name SUITE-pod)
@@ -101,6 +101,12 @@ NFS_PACKAGES = ("nfs-kernel-server",)
 
 NFS_MASKED = ["nfs-blkmap.service", "nfs-client.target", "run-rpc_pipefs.mount"]
 """Units of these packages that fail without the kernel's part of NFS."""
+
+HEAD_PACKAGES = (*NFS_PACKAGES, "mariadb-server", "slurmdbd")
+"""What the head has besides."""
+
+HEAD_DISABLED = ["mariadb.service", "slurmdbd.service"]
+"""These units of them start only on a head where somebody has enabled them."""
 
 UML_PACKAGE = "user-mode-linux"
 _UML_SUITE = "bookworm"
@@ -227,7 +233,7 @@ async def ensure_head_image(pyproject: Path, *, mlflow: bool = False) -> Machine
     """
     image = await ensure_image("trixie")
     more = (await ensure_mlflow_layer(), await ensure_wheels_layer()) if mlflow else ()
-    layers = (await _ensure_nfs_config(), await ensure_head_layer(pyproject), await ensure_nfs_layer("trixie"))
+    layers = (await _ensure_nfs_config(), await ensure_head_layer(pyproject), await ensure_services_layer("trixie"))
     return MachineImage(HEAD_MLFLOW if mlflow else HEAD, (*more, *layers, *image.layers))
 
 
@@ -361,21 +367,23 @@ async def ensure_s6_layer(suite: str) -> Path:
     return await _ensure_packages(suite, "-s6", [name for name in pod_layer.packages() if name not in PACKAGES])
 
 
-async def ensure_nfs_layer(suite: str) -> Path:
-    """The layer with the packages of an NFS server over the base of a suite."""
-    return await _ensure_packages(suite, "-nfs", NFS_PACKAGES)
+async def ensure_services_layer(suite: str) -> Path:
+    """The layer with `HEAD_PACKAGES` over the base of a suite."""
+    return await _ensure_packages(suite, "-services", HEAD_PACKAGES, disabled=HEAD_DISABLED)
 
 
-async def _ensure_packages(suite: str, name: str, packages: Sequence[str]) -> Path:
+async def _ensure_packages(suite: str, name: str, packages: Sequence[str], *, disabled: Sequence[str] = ()) -> Path:
     base = await ensure_base(suite)
     builder = _IMAGE / "build_packages.sh"
-    key = cache.recipe_key(base.name, builder.read_bytes(), *packages)
+    key = cache.recipe_key(base.name, builder.read_bytes(), *packages, *disabled)
 
     async def build(layer: Path) -> None:
         log = cache.log_file(f"image-{suite}{name}")
         async with step(f"packages over {suite} ({', '.join(packages)})", log):
             with tempfile.TemporaryDirectory(dir=layer.parent) as work:
                 await _with_apt("build_packages.sh", [base, layer, work, suite], suite, packages, log)
+            for unit in disabled:
+                (layer / "etc/systemd/system/multi-user.target.wants" / unit).unlink()
 
     return await cache.ensure("layers", f"{suite}{name}", key, build)
 

@@ -35,6 +35,7 @@ async def prepare(parts: Collection[str]) -> None:
             await images.ensure_base(suite)
         if "head" in parts:
             await images.ensure_head_layer(images.PYPROJECT)
+            await images.ensure_services_layer("trixie")
         if _TORCH in parts:
             await images.ensure_torch_layer("trixie")
         if _POD in parts:

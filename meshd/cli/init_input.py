@@ -20,6 +20,9 @@ from meshd.runtime.rootfs import Kind, RootFs
 from meshd.runtime.run import run
 from meshd.slurm.capabilities import SlurmVersion, parse_version
 from meshd.slurm.init import probe
+from meshd.slurm.init.accounting import PORT
+from meshd.slurm.init.accounting_setup import look
+from meshd.slurm.init.amend import read_number
 from meshd.slurm.init.codes import InitRefused, Refusal
 from meshd.slurm.init.task_prolog import TASK_PROLOG
 from meshd.slurm.init.tree import Tree, read_tree
@@ -31,6 +34,7 @@ from meshd.slurm.init.types import (
     PLUGSTACK_CONF,
     SLURM_CONF,
     SLURM_DIR,
+    AccountingState,
     InitInput,
 )
 from meshd.slurm.nodes import GRES, NODES, read_node_addrs
@@ -72,7 +76,12 @@ def _bad_address(given: str, why: str) -> InitRefused:
 
 
 def read_input(
-    settings: Settings, address: str, fs: RootFs, ask_nodes: Callable[[], NodesView] | None = None
+    settings: Settings,
+    address: str,
+    fs: RootFs,
+    ask_nodes: Callable[[], NodesView] | None = None,
+    *,
+    accounting: bool = False,
 ) -> InitInput:
     """The input of the plan.
 
@@ -81,6 +90,7 @@ def read_input(
         address: the head's tailnet IPv4 address.
         fs: the file system to prepare.
         ask_nodes: asks the meshd that runs for its machines, and raises CliError where none answers; None: do not ask.
+        accounting: look at slurmdbd and MariaDB too.
 
     Raises:
         InitRefused: a path is not a file, a link leads nowhere, or the host has no usable name.
@@ -103,6 +113,7 @@ def read_input(
         stack = conf_dir / PLUGSTACK_CONF
         plugstack = fs.read_text(stack) if fs.kind(stack) is Kind.FILE else ""
         head_task_prolog = load(TASK_PROLOG)
+        services = _accounting(fs, conf_dir, tree, settings) if accounting else None
         own_files = all(fs.kind(SLURM_DIR / name) is Kind.FILE for name in (NODES, GRES))
     except OSError as error:
         raise SlurmError(f"{error.filename or conf_dir} cannot be read: {error.strerror}") from error
@@ -130,6 +141,7 @@ def read_input(
         task_prolog=task_prolog(),
         head_task_prolog=head_task_prolog,
         without_task_prolog=without_task_prolog(tree, settings, ask_nodes),
+        accounting=services,
     )
 
 
@@ -152,6 +164,17 @@ def without_task_prolog(tree: Tree, settings: Settings, ask_nodes: Callable[[], 
         return joined
     have = {row.slot for row in rows for one in row.settings or () if (one.name, one.state) == ("job_env", "applied")}
     return tuple(slot for slot in joined if slot not in have)
+
+
+def _accounting(fs: RootFs, conf_dir: PurePosixPath, tree: Tree, settings: Settings) -> AccountingState:
+    if not fs.is_host:
+        raise InitRefused(
+            Refusal.ACCOUNTING_NEEDS_HOST,
+            f"{fs.root} belongs to another machine: its slurmdbd and MariaDB cannot be started here",
+            "boot it, and run `meshctl init --accounting` there",
+        )
+    cluster = tree.get("ClusterName") or settings.cluster.name
+    return asyncio.run(look(fs, run, conf_dir, cluster, read_number(tree.get("AccountingStoragePort") or "") or PORT))
 
 
 def slurm_user(tree: Tree, slurm_conf: str | None, fs: RootFs) -> str:

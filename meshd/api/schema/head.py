@@ -53,9 +53,14 @@ class InitFinding(Part):
 
 
 class InitView(Document):
-    """What `meshctl init` would do or has done, and what a person has to do then."""
+    """What `meshctl init` would do or has done, and what a person has to do then.
+
+    Attributes:
+        actions: what it does beside writing files.
+    """
 
     changes: list[InitChange] = []
+    actions: list[str] = []
     warnings: list[str] = []
     findings: list[InitFinding] = []
     applied: bool = False

@@ -22,10 +22,12 @@ from meshd.cli.session import Session, confirm, print_json, say
 from meshd.config import DEFAULT_PATH, Settings, load
 from meshd.errors import ConfigError, MeshdError, MungeError
 from meshd.munge.key import KEY_PATH, check_permissions, fingerprint, make_key, write_key
+from meshd.runtime.clock import SystemClock
 from meshd.runtime.rootfs import Kind, RootFs
 from meshd.runtime.run import run
 from meshd.slurm.init import probe
-from meshd.slurm.init.apply import apply_init, check_init
+from meshd.slurm.init.accounting_setup import AccountingSetup
+from meshd.slurm.init.apply import apply_init, check_init, take_back
 from meshd.slurm.init.codes import InitRefused
 from meshd.slurm.init.plan import plan_init
 from meshd.slurm.init.types import InitPlan, render_diff
@@ -50,9 +52,16 @@ _KEY_OWNER = "munge"
     help="Prepare another machine's image in this directory, with its own files, links, users and host name. "
     "Needs --head-address.",
 )
+@click.option(
+    "--accounting",
+    is_flag=True,
+    help="Also set up accounting: slurmdbd with MariaDB on the head. It restarts a slurmctld that runs; jobs go on.",
+)
 @as_json_option
 @click.pass_obj
-def command(session: Session, *, yes: bool, dry_run: bool, address: str | None, root: Path, as_json: bool) -> None:
+def command(
+    session: Session, *, yes: bool, dry_run: bool, address: str | None, root: Path, accounting: bool, as_json: bool
+) -> None:
     """Prepare Slurm's files and the munge key on the head.
 
     It reads the settings that Slurm uses, with all included files. It shows a diff with reasons, asks, and keeps a
@@ -66,9 +75,12 @@ def command(session: Session, *, yes: bool, dry_run: bool, address: str | None, 
     with _refusals():
         settings = load(_settings_path(session, fs))
         ask_nodes = (lambda: session.ask(lambda head: head.call(endpoints.NODES))) if fs.is_host else None
-        before = read_input(settings, head_address(settings, address, fs), fs, ask_nodes)
+        before = read_input(
+            settings, head_address(settings, address, fs), fs, ask_nodes=ask_nodes, accounting=accounting
+        )
         plan = plan_init(before)
-        check_init(plan, fs)
+        for part in _parts(plan):
+            check_init(part, fs)
         if fs.is_host:
             asyncio.run(probe.check_parse(run, before, plan))
         needs_key = _needs_key(fs)
@@ -78,7 +90,7 @@ def command(session: Session, *, yes: bool, dry_run: bool, address: str | None, 
     changes = needs_key or not plan.empty
     if changes and not dry_run:
         confirm("Write this?", yes=yes, why="this changes the head's files")
-        view = _apply(plan, view, fs, needs_key=needs_key)
+        view = _apply(plan, view, fs, needs_key=needs_key, unit=settings.slurm.slurmctld_unit)
     if as_json:
         print_json(view)
     if not changes:
@@ -115,8 +127,9 @@ def _refusals() -> Iterator[None]:
 
 def _view(plan: InitPlan, settings: Settings, *, needs_key: bool) -> InitView:
     changes = [
-        InitChange(path=str(c.path), reasons=list(c.reasons), diff=render_diff(_only(plan, str(c.path))))
-        for c in plan.files
+        InitChange(path=str(c.path), reasons=list(c.reasons), diff=render_diff(_only(part, str(c.path))))
+        for part in _parts(plan)
+        for c in part.files
     ]
     changes += [InitChange(path=str(link.path), reasons=[f"a link to {link.target}"]) for link in plan.links]
     if plan.make_files and not plan.links:
@@ -132,38 +145,95 @@ def _view(plan: InitPlan, settings: Settings, *, needs_key: bool) -> InitView:
     if changes or plan.restart_slurmctld:
         steps += ["systemctl restart meshd", "meshctl doctor"]
     findings = [InitFinding(code=str(finding.code), text=finding.text) for finding in plan.findings]
-    return InitView(changes=changes, warnings=list(plan.warnings), findings=findings, next=steps)
+    actions = list(plan.accounting.actions) if plan.accounting else []
+    return InitView(changes=changes, actions=actions, warnings=list(plan.warnings), findings=findings, next=steps)
 
 
 def _only(plan: InitPlan, path: str) -> InitPlan:
     """The part of the plan for one file."""
-    return replace(plan, files=tuple(c for c in plan.files if str(c.path) == path), links=(), findings=())
+    return replace(
+        plan, files=tuple(c for c in plan.files if str(c.path) == path), links=(), findings=(), accounting=None
+    )
+
+
+def _parts(plan: InitPlan) -> Iterator[InitPlan]:
+    """What is written before the services of accounting start, and what is written then."""
+    if plan.accounting:
+        yield replace(plan, files=plan.accounting.files, links=(), read={}, accounting=None)
+    yield plan
 
 
 def _show(plan: InitPlan, view: InitView, *, err: bool) -> None:
     lines = render_diff(plan).splitlines()
-    shown = {str(change.path) for change in plan.files} | {str(link.path) for link in plan.links}
+    shown = {str(change.path) for part in _parts(plan) for change in part.files} | {str(x.path) for x in plan.links}
     lines += [f"# {change.path}: {change.reasons[0]}" for change in view.changes if change.path not in shown]
     styles = {"+": "green", "-": "red", "#": "bold", "@": "cyan"}
     if lines:
         show(*(clean_text(line, styles.get(line[:1], "")) for line in lines), err=err)
 
 
-def _apply(plan: InitPlan, view: InitView, fs: RootFs, *, needs_key: bool) -> InitView:
+def _apply(plan: InitPlan, view: InitView, fs: RootFs, *, needs_key: bool, unit: str) -> InitView:
+    copies: dict[PurePosixPath, Path] = {}
+    now = datetime.now(UTC)
+    *first, last = _parts(plan)
+    if needs_key and first:
+        say(f"made a munge key, fingerprint {_made_key(fs)}")  # slurmdbd needs munge
+        needs_key = False
     with _refusals():
-        copies = apply_init(plan, datetime.now(UTC), fs)
+        for part in first:
+            copies |= apply_init(part, now, fs)
+    setup = AccountingSetup(run, SystemClock())
+    if plan.accounting and plan.accounting.start:
+        say("starting MariaDB and slurmdbd")
+        with _half_done(f"slurm.conf is as it was; {_AGAIN}"):
+            asyncio.run(setup.start_services(plan.accounting))
+    with _refusals():
+        copies |= apply_init(last, now, fs)
     for copy in copies.values():
         say(f"kept a copy: {copy}")
     backups = {str(path): str(copy) for path, copy in copies.items()}
     done = [c.model_copy(update={"backup": backups.get(c.path, "")}) for c in view.changes]
     if needs_key:
-        try:
-            say(f"made a munge key, fingerprint {_make_key(fs)}")
-        except MungeError as error:
-            raise CliError(
-                str(error), "correct it, then `meshctl init` again: Slurm's files are written", kind="init"
-            ) from error
-    return view.model_copy(update={"changes": done, "applied": True})
+        say(f"made a munge key, fingerprint {_made_key(fs)}")
+    steps = view.next
+    if plan.accounting and _begin_accounting(setup, plan, fs, unit):
+        steps = [
+            step for step in steps if not step.startswith(("systemctl restart slurmctld", "systemctl restart munge"))
+        ]
+    return view.model_copy(update={"changes": done, "next": steps, "applied": True})
+
+
+_AGAIN = "correct it, then `meshctl init --accounting` again"
+
+
+def _begin_accounting(setup: AccountingSetup, plan: InitPlan, fs: RootFs, unit: str) -> bool:
+    """Register the cluster, and restart slurmctld where it runs: True."""
+    services = plan.accounting
+    assert services
+    try:
+        if services.register:
+            asyncio.run(setup.register(services))
+        return plan.restart_slurmctld and asyncio.run(setup.restart_slurmctld(unit, services.cluster))
+    except MeshdError as error:
+        take_back(plan, fs)
+        asyncio.run(run(["systemctl", "try-restart", unit], timeout_s=60, check=False))
+        raise CliError(
+            str(error), f"slurm.conf is as it was; slurmdbd runs, see `journalctl -u slurmdbd -u slurmctld`; {_AGAIN}",
+            kind="init",
+        ) from error  # fmt: skip
+
+
+@contextmanager
+def _half_done(cure: str) -> Iterator[None]:
+    try:
+        yield
+    except MeshdError as error:
+        raise CliError(str(error), cure, kind="init") from error
+
+
+def _made_key(fs: RootFs) -> str:
+    with _half_done("correct it, then `meshctl init` again: Slurm's files are written"):
+        return _make_key(fs)
 
 
 def _needs_key(fs: RootFs) -> bool:

@@ -17,13 +17,12 @@ from pathlib import Path, PurePosixPath
 
 from meshd.plan.slurm_lines import LineRefused
 from meshd.runtime.rootfs import Kind, RootFs
-from meshd.slurm.headfiles import FILE_MODE, adopt
+from meshd.slurm.headfiles import adopt
 from meshd.slurm.init.codes import InitRefused, Refusal
 from meshd.slurm.init.replace import TEMPORARY, copy_beside, immutable, put, remove_unfinished, stage
 from meshd.slurm.init.types import CGROUP_CONF, GRES_CONF, SLURM_CONF, FileChange, InitPlan, Link
 from meshd.slurm.nodes import HEADER
 
-PROGRAM_MODE = 0o755
 _ORDER = {GRES_CONF: 1, CGROUP_CONF: 2, SLURM_CONF: 3}
 
 
@@ -93,6 +92,18 @@ def apply_init(plan: InitPlan, now: datetime, fs: RootFs | None = None) -> dict[
         return copies
 
 
+def take_back(plan: InitPlan, fs: RootFs) -> None:
+    """Put slurm.conf back as it was before `apply_init`.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    for change in plan.files:
+        if change.path.name == SLURM_CONF and change.old is not None:
+            place = fs.locate(change.path)
+            put(stage(place, _bytes(change.old), place), place)
+
+
 def read_files(conf_dir: Path) -> tuple[dict[str, str], dict[str, str]]:
     """The texts of the *.conf files in Slurm's directory, and the targets of its links, both by name.
 
@@ -121,7 +132,9 @@ def _stage(
     fs.locate(change.path.parent).mkdir(parents=True, exist_ok=True)
     place = fs.locate(change.path)
     like = place if change.old is not None else None
-    staged[change.path] = stage(place, _bytes(change.new), like, mode=PROGRAM_MODE if change.program else FILE_MODE)
+    staged[change.path] = stage(place, _bytes(change.new), like, mode=change.mode)
+    if like is None and change.owner:
+        os.chown(staged[change.path], *fs.ids(change.owner))
     if change.old is not None:
         directory = fs.locate(change.path.parent)
         name = f"{change.path.name}.meshd-{now:%Y%m%dT%H%M%SZ}"

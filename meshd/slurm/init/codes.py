@@ -11,6 +11,8 @@ from meshd.errors import SlurmError
 class Warn(StrEnum):
     """What init does not change, and a person should check."""
 
+    ACCOUNTING_ELSEWHERE = "accounting_elsewhere"
+    ACCOUNTING_EXISTS = "accounting_exists"
     ALL_NODES = "all_nodes"
     ASSOCIATIONS = "associations"
     AUTH_TYPE = "auth_type"
@@ -41,6 +43,7 @@ class Warn(StrEnum):
 class Refusal(StrEnum):
     """Why init writes nothing."""
 
+    ACCOUNTING_NEEDS_HOST = "accounting_needs_host"
     ADDRESS_NEEDED = "address_needed"
     BAD_ADDRESS = "bad_address"
     BAD_NAME = "bad_name"
@@ -61,11 +64,14 @@ class Refusal(StrEnum):
     NOT_A_FILE = "not_a_file"
     NOT_IN_FORCE = "not_in_force"
     NO_USER = "no_user"
+    OTHER_DATABASE = "other_database"
+    PACKAGES_MISSING = "packages_missing"
     PARTITION_NAME_TAKEN = "partition_name_taken"
     READ_ONLY = "read_only"
     SLURM_REJECTS = "slurm_rejects"
     UNREADABLE_LINE = "unreadable_line"
     WOULD_BREAK = "would_break"
+    WOULD_LOCK_OUT = "would_lock_out"
 
 
 @dataclass(frozen=True, slots=True)

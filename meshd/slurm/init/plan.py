@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from meshd.slurm.conf import parse
+from meshd.slurm.init.accounting import plan_accounting
 from meshd.slurm.init.amend import Editor, amend, make_room, must_be_in_force, read_number, with_own_file
 from meshd.slurm.init.codes import InitRefused, Refusal, Warn
 from meshd.slurm.init.containers import container_change
@@ -49,6 +50,7 @@ def plan_init(have: InitInput) -> InitPlan:
     count = check_names(editor.tree, have, own)
     amend(editor)
     amend_task_prolog(editor, own)
+    accounting = plan_accounting(editor)
     editor.ship_includes()
     editor.include_first(nodes_name, "meshd declares its slots there")
     make_room(editor, sum(pool.max_nodes for pool in have.pools), count)
@@ -76,6 +78,7 @@ def plan_init(have: InitInput) -> InitPlan:
         restart_slurmctld=restart,
         findings=tuple(editor.findings),
         make_files=not have.own_files,
+        accounting=accounting,
         read={**{change.path: change.old for change in files}, **users},
     )
 
@@ -111,7 +114,8 @@ def _behind(editor: Editor) -> bool:
         shown = editor.have.running.get(key.lower())
         if shown is None:
             continue
-        if _items(shown) != _items(value):
+        # Slurm adds kinds of its own to the TRES.
+        if _items(shown) != _items(value) and not (key == "AccountingStorageTRES" and _items(value) <= _items(shown)):
             differs.append(f"{key}={shown}")
     if differs and editor.conf.render() == editor.have.slurm_conf:
         editor.warn(

@@ -63,7 +63,7 @@ def program_change(have: InitInput) -> list[FileChange]:
     if not have.task_prolog or have.task_prolog == have.head_task_prolog:
         return []
     reason = f"the program of {KEY}, for jobs on this host"
-    return [FileChange(TASK_PROLOG, have.head_task_prolog, have.task_prolog, (reason,), program=True)]
+    return [FileChange(TASK_PROLOG, have.head_task_prolog, have.task_prolog, (reason,), mode=0o755)]
 
 
 def _some(names: list[str] | tuple[str, ...]) -> str:

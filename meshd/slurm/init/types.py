@@ -32,6 +32,7 @@ DAEMON_USER = "slurm"
 """`User=` of meshd.service."""
 
 SLURMCTLD_PORT = 6817
+DATABASE = "slurm_acct_db"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,79 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """A file's old and new text; `old` is None when it is new. `program`: everybody may run it."""
+    """A file's old and new text; `old` is None when it is new.
+
+    Attributes:
+        mode, owner: of a new file; "" is root.
+    """
 
     path: PurePosixPath
     old: str | None
     new: str
     reasons: tuple[str, ...]
-    program: bool = False
+    mode: int = 0o644
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AccountingState:
+    """What the head has for accounting.
+
+    Attributes:
+        missing: packages to install first.
+        other_database: MySQL in place of MariaDB.
+        memory_mib: of the head.
+        present: which of slurmdbd.conf, the file for MariaDB and the drop-in are there.
+        slurmdbd_conf: the text of slurmdbd.conf; None when it is missing.
+        serves: slurmdbd listens.
+        registered: slurmdbd has an entry for the cluster.
+    """
+
+    missing: tuple[str, ...] = ()
+    other_database: bool = False
+    memory_mib: int = 8192
+    present: frozenset[PurePosixPath] = frozenset()
+    slurmdbd_conf: str | None = None
+    serves: bool = False
+    registered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AccountingPlan:
+    """What `meshctl init --accounting` sets up.
+
+    Attributes:
+        files: new files of MariaDB and slurmdbd. The services start before slurm.conf names slurmdbd: slurmctld does
+            not start where slurm.conf has `AccountingStorageTRES=gres/gpu` and slurmdbd does not answer.
+        start: MariaDB and slurmdbd must be started, or read new files.
+        register: the cluster has no entry.
+        cluster: by ClusterName.
+        user: SlurmUser: slurmdbd runs as it, and MariaDB knows it by the same name.
+        port: slurmdbd's.
+        state_dir: slurmctld's StateSaveLocation.
+    """
+
+    files: tuple[FileChange, ...]
+    start: bool
+    register: bool
+    cluster: str
+    user: str
+    port: int
+    state_dir: PurePosixPath
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """What it does beside writing files, in words."""
+        found = []
+        if self.start:
+            found += [
+                f"MariaDB gets the database {DATABASE}, and the user {self.user}, who has rights there alone and logs "
+                "in by the socket, without a password",
+                "mariadb and slurmdbd are enabled and started; MariaDB that runs is restarted for its new settings",
+            ]
+        if self.register:
+            found.append(f"slurmdbd gets the cluster {self.cluster}")
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +133,7 @@ class InitPlan:
         restart_slurmctld: `scontrol reconfigure` does not apply a changed setting, or slurmctld runs without one.
         findings: what init does not change, and a person should check.
         make_files: the files behind the links are missing.
+        accounting: what slurmdbd needs; None where it is not asked for, or somebody else has set it up.
         read: the text of every file that the plan is based on, by absolute path; None for a missing file.
     """
 
@@ -77,12 +145,14 @@ class InitPlan:
     restart_slurmctld: bool
     findings: tuple[Finding, ...]
     make_files: bool = False
+    accounting: AccountingPlan | None = None
     read: Mapping[PurePosixPath, str | None] = field(default_factory=dict)
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to change."""
-        return not self.files and not self.links and not self.make_files
+        services = self.accounting is not None and bool(self.accounting.actions or self.accounting.files)
+        return not self.files and not self.links and not self.make_files and not services
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -109,6 +179,7 @@ class InitInput:
         task_prolog: the text of the program for TaskProlog; "" leaves program and setting alone.
         head_task_prolog: its text on the head; None when it is missing.
         without_task_prolog: nodes of meshd that do not have it.
+        accounting: what is there of it; None where it is not asked for.
     """
 
     cluster: str
@@ -134,6 +205,7 @@ class InitInput:
     task_prolog: str = ""
     head_task_prolog: str | None = None
     without_task_prolog: tuple[str, ...] = ()
+    accounting: AccountingState | None = None
 
     def texts(self) -> dict[PurePosixPath, str]:
         """Every text, by absolute path."""
@@ -152,7 +224,9 @@ def render_diff(plan: InitPlan) -> str:
     """The plan as a unified diff, with links and warnings as comments before it; ends with a line break."""
     parts = [f"# warning: {finding.text} [{finding.code}]\n" for finding in plan.findings]
     parts += [f"# link: {link.path} -> {link.target}\n" for link in plan.links]
-    for change in plan.files:
+    services = plan.accounting
+    parts += [f"# accounting: {action}\n" for action in services.actions] if services else []
+    for change in (*(services.files if services else ()), *plan.files):
         parts += [f"# {change.path}: {reason}\n" for reason in change.reasons]
         before = str(change.path) if change.old is not None else "/dev/null"
         lines = difflib.unified_diff(_lines(change.old or ""), _lines(change.new), before, str(change.path))

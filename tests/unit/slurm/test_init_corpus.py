@@ -9,10 +9,10 @@ import pytest
 
 from meshd.slurm.capabilities import SlurmVersion
 from meshd.slurm.conf import Line, parse
-from meshd.slurm.init.codes import InitRefused, Warn
+from meshd.slurm.init.codes import InitRefused, Refusal, Warn
 from meshd.slurm.init.plan import plan_init
 from meshd.slurm.init.tree import Tree, read_tree
-from meshd.slurm.init.types import InitInput, InitPlan
+from meshd.slurm.init.types import AccountingState, InitInput, InitPlan
 from meshd.slurm.nodes import PoolLine
 from tests.slurm_conf_corpus import ADDRESS, CORPUS, HEAD, Case
 
@@ -74,6 +74,26 @@ def test_what_init_makes_of_a_head(name: str, version: SlurmVersion) -> None:
     again = plan_init(then)
     assert again.empty, [change.reasons for change in again.files]
     assert {finding.code for finding in again.findings} == case.warns - {Warn.SELECT_TYPE}
+
+
+@pytest.mark.parametrize("name", [name for name, case in CORPUS.items() if not case.refused])
+def test_accounting_is_in_force_once_and_for_all(name: str) -> None:
+    """Where init may set it up: whatever form the files have, a second run changes nothing."""
+    have = replace(look(CORPUS[name], VERSIONS[1]), accounting=AccountingState())
+    try:
+        plan = plan_init(have)
+    except InitRefused as error:
+        assert error.code is Refusal.WOULD_LOCK_OUT
+        return
+    then = after(have, plan)
+    tree = read_tree(PurePosixPath("/etc/slurm/slurm.conf"), then.texts().get, then.version)
+    if plan.accounting is None:
+        assert {finding.code for finding in plan.findings} & {Warn.ACCOUNTING_ELSEWHERE, Warn.ACCOUNTING_EXISTS}
+        return
+    assert tree.get("AccountingStorageType") == "accounting_storage/slurmdbd"
+    assert "gres/gpu" in tree.list_of("AccountingStorageTRES")
+    assert tree.get("JobAcctGatherType")
+    assert not plan_init(then).files
 
 
 @pytest.mark.parametrize("name", [name for name, case in CORPUS.items() if not case.refused])
