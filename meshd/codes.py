@@ -80,6 +80,9 @@ class ProblemCode(StrEnum):
     GPUS_OPEN = "gpus_open"
     TASK_PROLOG_OFF = "task_prolog_off"
     TASK_PROLOG_MISSING = "task_prolog_missing"
+    ACCOUNTING_DOWN = "accounting_down"
+    ACCOUNTING_UNREGISTERED = "accounting_unregistered"
+    ACCOUNTING_BEHIND = "accounting_behind"
 
     # Providers and prices.
     PROVIDER_OFF = "provider_off"
@@ -166,6 +169,7 @@ class CheckName(StrEnum):
     NODE_NAMES = "node names"
     SHARES = "shares"
     GPU_DEVICES = "gpu devices"
+    ACCOUNTING = "accounting"
     METADATA_SERVICE = "metadata service"
     NODE_LIMITS = "node limits"
     JOB_ENV = "job environment"

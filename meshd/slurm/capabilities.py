@@ -28,11 +28,13 @@ class SlurmCapabilities:
         reconfigure_may_change_node_set: nodes may be added to and removed from the files by `scontrol reconfigure`.
             Before 23.11 slurmctld ends with fatal() ("MaxNodeCount has changed", "hostnames inconsistency detected").
         may_change_shapes: CPUs, memory and Gres of a slot's line may change by reconfigure.
+        has_instances: a node has an InstanceId and an InstanceType.
     """
 
     release: tuple[int, int]
     reconfigure_may_change_node_set: bool
     may_change_shapes: bool
+    has_instances: bool
 
     @property
     def restart_when_node_set_changes(self) -> bool:
@@ -41,15 +43,15 @@ class SlurmCapabilities:
 
 
 TABLE: tuple[SlurmCapabilities, ...] = (
-    SlurmCapabilities((22, 5), False, False),
-    SlurmCapabilities((23, 2), False, False),
-    SlurmCapabilities((23, 11), True, True),
-    SlurmCapabilities((24, 5), True, True),
-    SlurmCapabilities((24, 11), True, True),
-    SlurmCapabilities((25, 5), True, True),
+    SlurmCapabilities((22, 5), False, False, False),
+    SlurmCapabilities((23, 2), False, False, False),
+    SlurmCapabilities((23, 11), True, True, True),
+    SlurmCapabilities((24, 5), True, True, True),
+    SlurmCapabilities((24, 11), True, True, True),
+    SlurmCapabilities((25, 5), True, True, True),
 )
 """Measured on 22.05.8 and 24.11.5. By Slurm's source 23.02 is like 22.05, and 23.11 and 24.05 are like 24.11
-(src/slurmctld/read_config.c, controller.c)."""
+(src/slurmctld/read_config.c, controller.c), and 23.11 is the first with --instance-id (its release notes)."""
 
 _VERSION = re.compile(r"(?:^|\s)(?:slurm(?:-\S+?)?[ -])?(\d{2})\.(\d{2})(?:\.(\d+))?(?![\d.])", re.IGNORECASE)
 

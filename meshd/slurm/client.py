@@ -8,14 +8,18 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from meshd.errors import CommandError, CommandNotFound, CommandTimeout, SlurmError
+from meshd.errors import CommandError, CommandNotFound, CommandTimeout, MeshdError, SlurmError
 from meshd.model.observed import SlurmNode, SlurmReservation, SlurmView
 from meshd.runtime.run import Runner
 from meshd.slurm.capabilities import SlurmCapabilities, SlurmVersion, capabilities, parse_version
 from meshd.slurm.show import (
     JOB_FORMAT,
+    accounting_host,
     auth_type,
+    cluster_name,
+    dbd_queue,
     gpus_closed,
     node_settings,
     parse_jobs,
@@ -33,6 +37,23 @@ PING_TIMEOUT_S = 5.0
 _SLOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _ALREADY = "Invalid node state specified"
 _CLOSED = frozenset({"DRAIN", "DOWN", "FAIL", "FUTURE"})
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """What slurmdbd says.
+
+    Attributes:
+        waiting: messages that slurmctld keeps for it.
+        registered: slurmctld has told it its port.
+        error: why it does not answer; "" when it does.
+    """
+
+    host: str
+    cluster: str
+    waiting: int
+    registered: bool = False
+    error: str = ""
 
 
 class SlurmClient:
@@ -80,6 +101,24 @@ class SlurmClient:
             SlurmError: slurmctld does not answer.
         """
         return task_prolog(await self._call(["scontrol", "show", "config"]))
+
+    async def accounting(self) -> Accounting | None:
+        """The state of slurmdbd; None where Slurm keeps no records.
+
+        Raises:
+            SlurmError: slurmctld does not answer.
+        """
+        config = await self._call(["scontrol", "show", "config"])
+        host, cluster = accounting_host(config), cluster_name(config)
+        if not host:
+            return None
+        waiting = dbd_queue(await self._call(["sdiag"]))
+        try:
+            argv = ["sacctmgr", "-nP", "show", "cluster", cluster, "format=controlport"]
+            shown = (await self._run(argv, timeout_s=min(PING_TIMEOUT_S, self._timeout_s))).stdout
+        except MeshdError as error:
+            return Accounting(host, cluster, waiting, error=str(error))
+        return Accounting(host, cluster, waiting, registered=shown.strip() not in ("", "0"))
 
     async def node_settings(self) -> dict[str, str]:
         """Settings of slurmd that a machine's kernel may not allow, as the running slurmctld has them.
@@ -159,12 +198,15 @@ class SlurmClient:
         await self._update(slot, "drain", reason)
 
     async def set_down(self, slot: str, reason: str) -> None:
-        """Set the node DOWN at once: Slurm ends its jobs, and requeues those that allow it.
+        """Set the node DOWN at once: Slurm ends its jobs, and requeues those that allow it. No instance is behind it.
 
         Raises:
             SlurmError: Slurm refused.
         """
         await self._update(slot, "down", reason)
+        if (await self.capabilities()).has_instances:
+            name = f"nodename={_checked(_SLOT, slot)}"
+            await self._call(["scontrol", "update", name, "instanceid=", "instancetype="])
 
     async def resume(self, slot: str) -> None:
         """Open the node to jobs. No error when it is open already.

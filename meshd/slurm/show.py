@@ -285,6 +285,25 @@ def task_prolog(text: str) -> str:
     return found[1] if found and found[1] != "(null)" else ""
 
 
+def accounting_host(text: str) -> str:
+    """The host of slurmdbd, by `scontrol show config`; "" where Slurm keeps no records."""
+    values = dict(re.findall(r"^(AccountingStorage\w+)\s*=\s*(.*?)\s*$", text, re.MULTILINE))
+    kind = values.get("AccountingStorageType", "").lower().removeprefix("accounting_storage/")
+    return values.get("AccountingStorageHost", "") if kind == "slurmdbd" else ""
+
+
+def cluster_name(text: str) -> str:
+    """ClusterName, by `scontrol show config`."""
+    found = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def dbd_queue(text: str) -> int:
+    """How many messages wait in slurmctld for slurmdbd, by `sdiag`; 0 where it does not say."""
+    found = re.search(r"^DBD Agent queue size:\s*(\d+)", text, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
 def last_errors(log: str) -> str:
     """The last errors in slurmctld's log, for people: Slurm's commands often say only "Unspecified error"."""
     lines = re.findall(r"^(?:\[[^\]\n]*\] )?((?:fatal|error): .*)$", log, re.MULTILINE)

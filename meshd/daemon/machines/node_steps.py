@@ -21,6 +21,7 @@ from meshd.model.plan import CancelRemoval, DisableKeyExpiry, Drain, Leave, Mark
 from meshd.plan.devices import NO_IPV4
 from meshd.plan.fitness import OURS, by_person, drained_before_start
 from meshd.plan.leaving import way_out
+from meshd.slurm.instance import instance_args
 
 log = structlog.get_logger(__name__)
 
@@ -109,7 +110,7 @@ class NodeSteps:
         machine = self._machine_store.get(step.subject)
         if machine.phase not in {Phase.CONFIGURING, Phase.TESTING} or machine.slurmd_started or machine.removal:
             return
-        args = {"slurm_settings": await self._slurm.node_settings()}
+        args = {"slurm_settings": await self._slurm.node_settings(), "slurmd_args": instance_args(machine)}
         # Written down before it is asked for: from here on a job may run there, whatever the agent answers.
         self._machine_store.change(
             step.subject,

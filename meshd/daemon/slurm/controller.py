@@ -22,7 +22,7 @@ from meshd.daemon.reporting import Check, fail, ok, problem, warn
 from meshd.daemon.slurm import report
 from meshd.daemon.slurm.content import FileContent
 from meshd.daemon.slurm.held_lines import HeldLines
-from meshd.daemon.slurm.report import GpuDevices
+from meshd.daemon.slurm.report import GpuDevices, Records
 from meshd.daemon.slurm.root_units import SlurmctldUnit
 from meshd.errors import SlurmError
 from meshd.model.machine import Phase
@@ -225,9 +225,10 @@ class SlurmFilesController(Controller):
         yield from report.kept_lines(self.unsafe)
 
     def checks(self) -> Iterable[Check]:
-        """Slurm's files, and whether jobs can open GPUs that are not theirs."""
+        """Slurm's files, whether jobs can open GPUs that are not theirs, and the records of jobs."""
         yield Check(CheckName.SLURM_FILES, self.check)
         yield Check(CheckName.GPU_DEVICES, GpuDevices(self._client, self._live))
+        yield Check(CheckName.ACCOUNTING, Records(self._client))
 
     async def check(self) -> CheckRow:
         """For `meshctl doctor`: does slurm.conf include what meshd writes?"""

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping
 from meshd.api.schema import CheckRow, ProblemView
 from meshd.codes import CheckName, ProblemCode
 from meshd.daemon.live_settings import LiveSettings
-from meshd.daemon.reporting import ok, problem, warn
+from meshd.daemon.reporting import fail, ok, problem, warn
 from meshd.slurm.client import SlurmClient
+
+WAITING_MAX = 1000
+"""slurmctld drops messages above MaxDBDMsgs, which is 10,000 or more."""
 
 NAME = CheckName.GPU_DEVICES
 GPUS_OPEN = (
@@ -39,6 +42,42 @@ class GpuDevices:
         if await self._slurm.gpus_closed():
             return ok(NAME, "a job can open its own GPUs alone")
         return warn(NAME, ProblemCode.GPUS_OPEN, GPUS_OPEN, GPUS_OPEN_CURE)
+
+
+class Records:
+    """The check of accounting: slurmdbd answers, knows this cluster, and has what slurmctld told it.
+
+    Args:
+        slurm: slurmctld, and slurmdbd by sacctmgr.
+    """
+
+    def __init__(self, slurm: SlurmClient) -> None:
+        self._slurm = slurm
+
+    async def __call__(self) -> CheckRow:
+        """One row. Raises SlurmError."""
+        name, found = CheckName.ACCOUNTING, await self._slurm.accounting()
+        if found is None:
+            return ok(name, "off: `meshctl init --accounting` sets it up")
+        if found.error:
+            return fail(
+                name, ProblemCode.ACCOUNTING_DOWN,
+                f"slurmdbd at {found.host} does not answer: {found.error}; jobs go on, and slurmctld keeps "
+                f"{found.waiting} messages for it",
+                "`systemctl status slurmdbd mariadb` on that host; `journalctl -u slurmdbd`",
+            )  # fmt: skip
+        if not found.registered:
+            return fail(
+                name, ProblemCode.ACCOUNTING_UNREGISTERED, f"slurmdbd does not know the cluster {found.cluster}",
+                f"`sacctmgr -i add cluster {found.cluster}`, then `systemctl restart slurmctld`",
+            )  # fmt: skip
+        if found.waiting > WAITING_MAX:
+            return warn(
+                name, ProblemCode.ACCOUNTING_BEHIND,
+                f"slurmdbd is behind: slurmctld keeps {found.waiting} messages for it",
+                "`sdiag` shows whether there are fewer soon; `journalctl -u slurmdbd -u mariadb`",
+            )  # fmt: skip
+        return ok(name, f"slurmdbd at {found.host} answers, {found.waiting} messages wait for it")
 
 
 def left_out(machines: Mapping[str, str]) -> Iterable[ProblemView]:

@@ -163,7 +163,8 @@ async def test_the_agent_is_told_what_slurms_settings_ask_for(small: Small) -> N
     m = give(small, machine(Phase.CONFIGURING, munge_ok=True, line_published=True), "DOWN")
     small.slurm.settings = {"ProctrackType": "proctrack/cgroup"}
     await do(small, p.StartSlurmd(m.name, "now"))
-    assert small.agents.args == [{"slurm_settings": {"ProctrackType": "proctrack/cgroup"}}]
+    (told,) = small.agents.args
+    assert told["slurm_settings"] == {"ProctrackType": "proctrack/cgroup"}
 
 
 async def test_slurmd_is_started_where_the_path_was_tested_first(small: Small) -> None:
