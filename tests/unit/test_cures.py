@@ -28,17 +28,18 @@ FILLER = "7"
 
 UNITS = {"meshd-node", "meshd-slurmd",
          "meshd", "meshd.service", "munge", "slurmctld", "slurmctld.service", "tailscaled", "meshd-slurmctld.service",
+         "slurmdbd", "mariadb", "meshd-mlflow", "nfs-server",
          *(path.name for path in (ROOT / "systemd").glob("*.*")),
          *(path.stem for path in (ROOT / "systemd").glob("*.service"))}  # fmt: skip
 
 WORD = r"[\w./:=%+*'\[\]-]+"
 SHAPES = {
-    "systemctl": r"(start|stop|restart|reload|status|edit|enable --now|is-active|daemon-reload) ?(?P<units>.*)",
+    "systemctl": r"(start|stop|restart|reload|status|edit|(en|dis)able --now|is-active|daemon-reload) ?(?P<units>.*)",
     "journalctl": r"(-t \w+|-u (?P<units>\S+)( -u \S+)*)( -p \w+)?",
     "scontrol": rf"(ping|reconfigure|show \w+( {WORD})?|(update|delete) \w+=\S*( \w+=\S*)*)",
     "squeue": rf"-\w {WORD}",
     "sinfo": "-R",
-    "sacctmgr": r"show \w+",
+    "sacctmgr": rf"(show \w+|add user|-i add cluster {WORD})",
     "scancel": WORD,
     "tailscale": rf"(status|netcheck|ip -4|ping {WORD}|up( --[a-z-]+(={WORD})?)*)",
     "chmod": rf"0[0-7]{{3}} {WORD}",

@@ -218,7 +218,7 @@ def _begin_accounting(setup: AccountingSetup, plan: InitPlan, fs: RootFs, unit: 
         take_back(plan, fs)
         asyncio.run(run(["systemctl", "try-restart", unit], timeout_s=60, check=False))
         raise CliError(
-            str(error), f"slurm.conf is as it was; slurmdbd runs, see `journalctl -u slurmdbd -u slurmctld`; {_AGAIN}",
+            str(error), f"slurm.conf is as it was; slurmdbd runs, see `journalctl -u slurmdbd`; {_AGAIN}",
             kind="init",
         ) from error  # fmt: skip
 

@@ -376,15 +376,21 @@ async def test_a_reason_cannot_carry_a_line_break(tmp_path: Path) -> None:
 
     async def record(argv: Sequence[str], **_: object) -> Result:
         calls.append(argv)
-        return Result(tuple(argv), 0, "", "")
+        return Result(tuple(argv), 0, f"SLURM_VERSION = {version}\n", "")
 
+    version = "22.05.8"
     client = SlurmClient(record, 5.0)
     await client.drain("a-1", "spot notice\nstate=resume")
     await client.set_down("a-1", "meshd: lost")
     assert calls == [
         ["scontrol", "update", "nodename=a-1", "state=drain", "reason=spot notice state=resume"],
         ["scontrol", "update", "nodename=a-1", "state=down", "reason=meshd: lost"],
+        ["scontrol", "show", "config"],
     ]
+    version = "24.11.5"
+    newer = SlurmClient(record, 5.0)
+    await newer.set_down("a-1", "meshd: lost")
+    assert calls[-1] == ["scontrol", "update", "nodename=a-1", "instanceid=", "instancetype="]
     for name in ("a-1,a-2", "ALL nodes", "-x", "a-[1-2]", ""):
         with pytest.raises(SlurmError):
             await client.drain(name, "x")
