@@ -16,6 +16,7 @@ from meshd.api import endpoints
 from meshd.api.schema import InitChange, InitFinding, InitView
 from meshd.cli.errors import CliError, ExitCode
 from meshd.cli.init_input import head_address, read_input
+from meshd.cli.init_share import init_share
 from meshd.cli.params.options import as_json_option, yes_option
 from meshd.cli.render.terminal import clean_text, show
 from meshd.cli.session import Session, confirm, print_json, say
@@ -57,10 +58,23 @@ _KEY_OWNER = "munge"
     is_flag=True,
     help="Also set up accounting: slurmdbd with MariaDB on the head. It restarts a slurmctld that runs; jobs go on.",
 )
+@click.option(
+    "--share",
+    is_flag=True,
+    help="Instead, make the head the NFS server of its nodes, for the directories of [share] in the settings.",
+)
 @as_json_option
 @click.pass_obj
 def command(
-    session: Session, *, yes: bool, dry_run: bool, address: str | None, root: Path, accounting: bool, as_json: bool
+    session: Session,
+    *,
+    yes: bool,
+    dry_run: bool,
+    address: str | None,
+    root: Path,
+    accounting: bool,
+    share: bool,
+    as_json: bool,
 ) -> None:
     """Prepare Slurm's files and the munge key on the head.
 
@@ -72,6 +86,12 @@ def command(
         raise CliError("init needs root: it writes Slurm's files", "sudo meshctl init",
                        code=ExitCode.DENIED, kind="denied")  # fmt: skip
     fs = RootFs(root)
+    if share:
+        if accounting:
+            raise CliError("--share is a step of its own", "`meshctl init --accounting` first", code=ExitCode.USAGE,
+                           kind="usage")  # fmt: skip
+        _share(session, fs, address, yes=yes, dry_run=dry_run, as_json=as_json)
+        return
     with _refusals():
         settings = load(_settings_path(session, fs))
         ask_nodes = (lambda: session.ask(lambda head: head.call(endpoints.NODES))) if fs.is_host else None
@@ -97,6 +117,18 @@ def command(
         say("nothing to write: the files are prepared" if view.next else "nothing to do: the head is prepared")
     for step in view.next:
         say(f"next: {step}")
+
+
+def _share(session: Session, fs: RootFs, address: str | None, *, yes: bool, dry_run: bool, as_json: bool) -> None:
+    if not fs.is_host:
+        raise CliError(
+            "--share sets up this machine's NFS server", "leave out --root", code=ExitCode.USAGE, kind="usage"
+        )
+    with _refusals():
+        path = _settings_path(session, fs)
+        settings = load(path)
+        address = head_address(settings, address, fs)
+    init_share(settings, path, address, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def _settings_path(session: Session, fs: RootFs) -> Path:
