@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import re
 import time
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +13,9 @@ import pytest
 import pytest_asyncio
 
 from tests.e2e.lab import USER, WAIT_FOR_WORD
-from tests.e2e.pods import POD_CLOUD, PROGRAMS, VM_CLOUD, Fleet
+from tests.e2e.mlflow import mlflow
+from tests.e2e.pods import HOME, POD_CLOUD, PROGRAMS, VM_CLOUD, Fleet
+from tests.e2e.recipes import Person
 from tests.e2e.terminal import terminal
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
@@ -190,6 +193,64 @@ async def test_training(fleet: Fleet, figure: Callable[[str], None]) -> None:
         ways = re.findall(r"^(\w+): rank \d of 3 on \S+: ok, parameters equal", said, re.MULTILINE)
         assert sorted(ways) == (["ddp"] * 3 + ["fsdp"] * 3 if program == "ddp.py" else ["ddp"] * 3), said
         figure(f"{program}: {time.monotonic() - began:.1f} s; {said.splitlines()[0]}")
+
+
+async def test_meshctl_test_finds_pods_and_vm_together_well(fleet: Fleet, figure: Callable[[str], None]) -> None:
+    began = time.monotonic()
+    ran = await fleet.lab.meshctl("test", "h100", "--pairs", "--mib", "4", "-o", "json", user=USER, timeout_s=180)
+    assert ran.returncode == 0, ran.stderr
+    view = json.loads(ran.stdout)
+    assert {(node["node"], node["verdict"], node["device"]) for node in view["nodes"]} == {
+        (slot, "ok", "cpu") for slot in fleet.slots
+    }
+    assert [len(group["nodes"]) for group in view["groups"]] == [3, 2, 2, 2]
+    assert all(group["right"] and group["gb_per_s"] > 0 and group["latency_us"] > 0 for group in view["groups"])
+    figure(f"{time.monotonic() - began:.1f} s; all: {view['groups'][0]['gb_per_s']:.3f} GB/s")
+
+
+LOGS_TO_MLFLOW = """\
+import os, sys
+sys.path.insert(0, "/tmp/lib")
+import mlflow
+mlflow.set_experiment("pods")
+with mlflow.start_run(run_name=os.environ["SLURMD_NODENAME"]):
+    mlflow.log_metric("rank", int(os.environ["SLURM_PROCID"]), step=1)
+    mlflow.log_text("well", "note.txt")
+"""
+
+
+SENDS_PACKAGES = """\
+set -e
+sbcast lib.tar /tmp/lib.tar
+srun --chdir=/tmp sh -c 'mkdir lib && tar -xf lib.tar -C lib'
+srun --chdir=/tmp python3 -c "$(cat log.py)"
+"""
+
+
+async def test_a_job_logs_to_mlflow_on_the_head(fleet: Fleet, figure: Callable[[str], None]) -> None:
+    """As docs/services.md says; pods have no share, so the client's packages are sent to the nodes."""
+    lab, person = fleet.lab, Person(fleet.lab, USER)
+    async with mlflow(lab) as server:
+        await person.type("python3 -m venv ~/env && ~/env/bin/pip install --quiet --target ~/lib mlflow-skinny")
+        await person.type("tar -cf ~/lib.tar -C ~/lib .")
+        assert (await server.call("/api/2.0/mlflow/experiments/create", '{"name": "pods"}'))[0] == 200
+        await lab.head.write(f"{HOME}/log.py", LOGS_TO_MLFLOW)
+        began = time.monotonic()
+
+        async def known() -> bool:
+            said = await lab.step("-N3", "printenv", "MLFLOW_TRACKING_URI")
+            return said.text.split() == [server.uri] * 3
+
+        await lab.until(known, "every job knows of it")
+        await lab.head.write(f"{HOME}/send.sh", SENDS_PACKAGES)
+        await person.type("salloc -N3 sh send.sh")
+        runs = {run["info"]["run_name"]: run for run in await server.runs("pods")}
+        assert runs.keys() == set(fleet.slots)
+        assert {run["info"]["status"] for run in runs.values()} == {"FINISHED"}
+        assert sorted(run["data"]["metrics"][0]["value"] for run in runs.values()) == [0, 1, 2]
+        files = await lab.head.shell("cat /srv/data/mlflow/*/*/artifacts/note.txt")
+        assert files.count("well") == 3
+        figure(f"three nodes logged in {time.monotonic() - began:.1f} s")
 
 
 async def daemons(fleet: Fleet) -> dict[tuple[str, str], list[int]]:
