@@ -67,6 +67,7 @@ class ClusterOptions:
         pools: the settings' pools; "" for one pool of H100.
         key_mode: the settings' `tailnet.key_mode`; "" leaves it to meshd.
         head_image: what the head boots from.
+        accounting: slurmdbd keeps the records of jobs, so that `sacct` answers.
     """
 
     sandbox_id: str = "demo"
@@ -82,6 +83,7 @@ class ClusterOptions:
     pools: str = ""
     key_mode: str = ""
     head_image: str = HEAD
+    accounting: bool = False
 
     def settings(self) -> str:
         """The whole of meshd.toml."""
@@ -157,6 +159,7 @@ class Cluster:
             login_server=CONTROL_URL,
             auth_key=self.auth_key,
             slurm_conf=SLURM_CONF + self.options.slurm,
+            accounting=self.options.accounting,
         )
 
     async def bring_up_head(self) -> Head:

@@ -58,6 +58,7 @@ class HeadOptions:
         login_server: the sandbox's control server.
         auth_key: with which the head itself joins.
         slurm_conf: slurm.conf as the site has it before `meshctl init`.
+        accounting: slurmdbd keeps the records of jobs, so that `sacct` answers.
     """
 
     settings: str
@@ -65,6 +66,7 @@ class HeadOptions:
     login_server: str
     auth_key: str
     slurm_conf: str = SLURM_CONF
+    accounting: bool = False
 
 
 class Head:
@@ -136,7 +138,8 @@ class Head:
         await self.write("/etc/slurm/cgroup.conf", CGROUP_CONF)
         await self.run("sed", "-i", "/[[:space:]]head$/d", "/etc/hosts")
         await self.shell(f"echo '{self.tailnet_ip} head' >>/etc/hosts")
-        await self.run("meshctl", "init", "--yes", timeout_s=60)
+        accounting = ["--accounting"] if options.accounting else []
+        await self.run("meshctl", "init", "--yes", *accounting, timeout_s=120)
 
     async def start(self) -> None:
         """Start munge, slurmctld and meshd, in this order; meshd says itself when it is ready."""
