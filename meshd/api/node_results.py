@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from meshd.plaintext import plain_lines
 
-LOGS_MAX: Final = 8
+LOGS_MAX: Final = 12
 LOG_MAX_CHARS: Final = 64 * 1024
 LOGS_MAX_B: Final = 256 * 1024
 """How much larger the body of a poll with logs may be."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, get_origin
 
 import structlog
 from aiohttp import web
@@ -169,12 +169,20 @@ async def _request(endpoint: Endpoint[Any, Any], request: web.Request) -> Any:
     if model is None:
         return None
     if endpoint.method == "GET":
-        # A name that is there several times has a list of values.
         values = {name: request.query.getall(name) for name in request.query}
-        return model.model_validate({name: found[0] if len(found) == 1 else found for name, found in values.items()})
+        return model.model_validate({
+            name: found[0] if len(found) == 1 and not _is_list(model, name) else found
+            for name, found in values.items()
+        })  # fmt: skip
     if request.content_type != "application/json":
         raise web.HTTPUnsupportedMediaType(text="the body must be application/json")
     return model.model_validate_json(await request.read())
+
+
+def _is_list(model: type[BaseModel], name: str) -> bool:
+    """Whether a parameter is a list, which may be there once or several times."""
+    field = model.model_fields.get(name)
+    return field is not None and get_origin(field.annotation) in (tuple, list)
 
 
 def _json(document: BaseModel) -> web.Response:

@@ -15,6 +15,7 @@ from meshd import config
 from meshd.api.schema import CheckRow
 from meshd.codes import FaultCode
 from meshd.config import File, Settings, tailnet_credentials
+from meshd.config.setup_script import script_doubts
 from meshd.errors import ConfigError, Fault
 from meshd.plaintext import counted
 from meshd.plan import provider_capabilities
@@ -37,6 +38,7 @@ def check_settings(path: Path) -> list[CheckRow]:
         return error_rows(error) + more
     found = [_summary(path, settings)]
     found += _fault_rows(file, config.doubts(settings, file.table, file.mode, str(path)))
+    found += _fault_rows(file, script_doubts(settings))
     if not settings.pools:
         found.append(_warning("pools", FaultCode.NO_POOLS, "there are none", "add a [pools.NAME] table"))
     if not _enabled(settings):

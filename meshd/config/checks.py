@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pydantic import BaseModel
 
@@ -31,9 +31,15 @@ SLOTS_MAX = 65_000
 SOCKET_MAX_B = 107
 """The most bytes in the path of a unix socket (unix(7))."""
 
+PACKAGES_MAX = 128
+SCRIPT_MAX_B = 64 * 1024
 ENV_MAX = 64
 ENV_VALUE_MAX_B = 4096
 
+_SET_ALREADY = frozenset(
+    {"HOME", "IFS", "LOGNAME", "OPTIND", "PATH", "PPID", "PS1", "PS2", "PS4", "PWD", "SHELL", "USER"}
+)
+"""Variables that Slurm or the shell of the task prolog always has."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _POOL = re.compile(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?")
 _TAG = re.compile(r"tag:[a-zA-Z][a-zA-Z0-9-]*")
@@ -146,6 +152,32 @@ def _pool(name: str, pool: PoolSettings, settings: Settings) -> Iterator[Fault]:
         text = f"{dotted(key)} = {show(pool.partition)}: it is a reserved word in Slurm"
         yield Fault(text, "choose another name", key, code=FaultCode.BAD_VALUE)
     yield from _pool_env(own, pool)
+    yield from _packages((*own, "packages"), pool.packages)
+    if pool.setup and not is_text(pool.setup) and not pool.setup.startswith("/"):
+        key = (*own, "setup")
+        text = f"{dotted(key)} = {show(pool.setup)}: it is no absolute path, and no script"
+        yield Fault(text, 'e.g. "/etc/meshd/setup-h100.sh"', key, code=FaultCode.BAD_VALUE)
+    elif "\0" in pool.setup or len(pool.setup.encode()) > SCRIPT_MAX_B:
+        key = (*own, "setup")
+        text = f"{dotted(key)}: it has a NUL character, or more than {SCRIPT_MAX_B} bytes"
+        yield Fault(text, "have it fetch what is large", key, code=FaultCode.BAD_VALUE)
+
+
+def _packages(own: Key, packages: Sequence[str]) -> Iterator[Fault]:
+    """Names that apt cannot have, and more than PACKAGES_MAX."""
+    if len(packages) > PACKAGES_MAX:
+        text = f"{dotted(own)}: {len(packages)} packages"
+        yield Fault(text, f"at most {PACKAGES_MAX}; or use an image that has them", own, code=FaultCode.BAD_VALUE)
+    for index, package in enumerate(packages):
+        if not _PACKAGE.fullmatch(package):
+            key = (*own, str(index))
+            text = f"{dotted(key)} = {show(package)}: apt has no such name"
+            yield Fault(text, 'e.g. "slurmd"', key, code=FaultCode.BAD_VALUE)
+
+
+def is_text(setup: str) -> bool:
+    """Whether `pools.NAME.setup` holds the script itself; otherwise it is a path."""
+    return setup.startswith("#!") or "\n" in setup
 
 
 def _pool_env(own: Key, pool: PoolSettings) -> Iterator[Fault]:
@@ -158,6 +190,9 @@ def _pool_env(own: Key, pool: PoolSettings) -> Iterator[Fault]:
         if not _VARIABLE.fullmatch(name):
             text = f"{dotted(own)}.env: {show(name)} is no variable's name"
             yield Fault(text, "use letters, digits and underscores, no digit first", key, code=FaultCode.BAD_VALUE)
+        elif name in _SET_ALREADY:
+            text = f"{dotted(key)}: each job has this variable already, and keeps it"
+            yield Fault(text, "set it in the job", key, code=FaultCode.BAD_VALUE)
         elif name.startswith("SLURM"):
             text = f"{dotted(key)}: names that begin with SLURM are Slurm's own"
             yield Fault(text, "choose another name", key, code=FaultCode.BAD_VALUE)
@@ -258,12 +293,7 @@ def _words_of_others(settings: Settings) -> Iterator[Fault]:
                 key,
                 code=FaultCode.BAD_VALUE,
             )
-    for index, package in enumerate(settings.node_api.packages):
-        if not _PACKAGE.fullmatch(package):
-            key = ("node_api", "packages", str(index))
-            yield Fault(
-                f"{dotted(key)} = {show(package)}: apt has no such name", 'e.g. "slurmd"', key, code=FaultCode.BAD_VALUE
-            )
+    yield from _packages(("node_api", "packages"), settings.node_api.packages)
     if settings.node_api.address:
         key = ("node_api", "address")
         try:

@@ -179,6 +179,11 @@ class PoolSettings(_Table):
     )
     partition: str = Field("", description="partition name; empty: the pool's name")
     features: tuple[str, ...] = ()
+    packages: tuple[str, ...] = Field((), description="apt packages that each machine gets besides node_api.packages")
+    setup: str = Field(
+        "", description="a script that runs once as root on each new machine: its path here, or its text"
+    )
+    setup_timeout_s: Annotated[float, Field(gt=0)] = 900.0
     env: dict[str, str] = Field({}, description="variables of every job; those that a job sets itself stay")
     default: bool = Field(False, description="the partition is Slurm's default")
 

@@ -13,6 +13,7 @@ from meshd import config
 from meshd.api.schema import CheckRow, ProblemView, ReloadView
 from meshd.codes import CheckName, FaultCode, ProblemCode
 from meshd.config import Settings
+from meshd.config.setup_script import script_doubts
 from meshd.daemon.controller import Wakes
 from meshd.daemon.notify import Notifier
 from meshd.daemon.reporting import Check, Reporter, ok, problem, warn
@@ -35,7 +36,13 @@ def _doubts(path: Path, settings: Settings) -> Sequence[Fault]:
         file = config.read(path)
     except ConfigError:
         return ()
-    return file.placed(config.doubts(settings, file.table, file.mode, str(file.path)))
+    return _all_doubts(file, settings)
+
+
+def _all_doubts(file: config.File, settings: Settings) -> Sequence[Fault]:
+    """What the file can hardly mean, and scripts that cannot be read."""
+    found = config.doubts(settings, file.table, file.mode, str(file.path))
+    return file.placed([*found, *script_doubts(settings)])
 
 
 def check_rented(settings: Settings, machines: Iterable[Machine], source: str) -> None:
@@ -183,7 +190,7 @@ class LiveSettings(Reporter):
             log.error("reload_refused", problems=error.problems)
             return
         old, self.faults = self.settings, ()
-        self.doubts = file.placed(config.doubts(new, file.table, file.mode, str(file.path)))
+        self.doubts = _all_doubts(file, new)
         self.settings = old.model_copy(update={table: getattr(new, table) for table in RELOADABLE})
         self.waiting = waiting = [
             table

@@ -22,7 +22,7 @@ from meshd.store.kept_logs import KeptLogs
 log = structlog.get_logger(__name__)
 
 CONSOLE: Final = "console"
-PARTS: Final = (CONSOLE, "boot", "stage1", "agent", "slurmd", "munged", "tailscaled", "meshnetd")
+PARTS: Final = (CONSOLE, "boot", "stage1", "setup", "agent", "slurmd", "munged", "tailscaled", "meshnetd")
 """In the order in which a machine comes to write them. An agent may have others: they follow."""
 LAST_LINES: Final = 400
 LAST_S: Final = 2.0

@@ -40,6 +40,8 @@ class FailureCause(StrEnum):
     """The head refused its join: other GPUs than rented, or a Slurm version that does not fit."""
     CONFIGURE = "configure"
     """munge was not proved, or Slurm did not take its line."""
+    SETTINGS = "settings"
+    """A section of its node settings, such as its pool's set-up, failed for good or took too long."""
     PATH = "path"
     """Its pool demands a direct tailnet path to the head, and its path stayed relayed."""
     TEST = "test"

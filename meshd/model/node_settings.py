@@ -23,11 +23,13 @@ class WantedSection:
         digest: of the section's value.
         once: a machine that has applied the section, with any value, keeps what it has.
         within_s: how long it may take on a new machine, beyond `timing.configure_timeout_s`.
+        fault: why the head cannot give it now; "" when it can.
     """
 
     digest: str
     once: bool = False
     within_s: float = 0.0
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

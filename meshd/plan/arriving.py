@@ -105,14 +105,15 @@ def configuring(machine: Machine, given: PlanInput) -> Step | None:
     wanted = given.view.sections.get(machine.name, {})
     lacks = unapplied(wanted, given.view.report(machine)) if machine.munge_ok else None
     if lacks is not None and lacks.final:
-        return fail(machine, f"its node settings failed: {lacks.name}: {lacks.words}", FailureCause.CONFIGURE)
+        return fail(machine, f"its node settings failed: {lacks.name}: {lacks.words}", FailureCause.SETTINGS)
     since, limit_s = both_since(given), given.policy.configure_timeout_s + sum(one.within_s for one in wanted.values())
     if since is not None and age_s(machine, given, since) > limit_s:
         missing = "munge was not proved" if not machine.munge_ok else "Slurm did not take its line"
         if machine.munge_ok and machine.line_published:
             missing = "its agent did not start slurmd"
         missing = f"{lacks.name}: {lacks.words}" if lacks is not None else machine.problem or missing
-        return fail(machine, f"not configured within {limit_s:g} s: {missing}", FailureCause.CONFIGURE)
+        cause = FailureCause.SETTINGS if lacks is not None else FailureCause.CONFIGURE
+        return fail(machine, f"not configured within {limit_s:g} s: {missing}", cause)
     if machine.munge_ok and machine.line_published and lacks is None:
         fault = path_fault(machine, given.view) if not machine.may_run_jobs else ""
         if fault:

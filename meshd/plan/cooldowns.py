@@ -151,6 +151,8 @@ def tripped(
     failed = failures_in_row(rented, since)
     if failed and failed[0].failure_cause is FailureCause.NO_IPV4:
         limit, part = 1, None  # no other machine would fare better
+    if all(machine.failure_cause is FailureCause.SETTINGS for machine in failed[:limit]):
+        part = None  # all machines of the pool have the same settings
     if len(failed) < limit or (part is not None and not half_open and len({part(m) for m in failed}) < 2):
         return None
     most_s = policy.offer_cooldown_most_s if key.is_offer else policy.cooldown_s * 2**DOUBLINGS_MOST

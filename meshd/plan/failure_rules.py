@@ -66,6 +66,7 @@ RULES: Mapping[FailureCause, FailureRule] = {
     FailureCause.AGENT: _IN_A_ROW,
     FailureCause.ADMISSION: _IN_A_ROW,
     FailureCause.CONFIGURE: _IN_A_ROW,
+    FailureCause.SETTINGS: _IN_A_ROW,  # when all of a row are such, the pool cools down: `cooldowns.tripped`
     FailureCause.PATH: _IN_A_ROW,
     FailureCause.TEST: _IN_A_ROW,
     FailureCause.UNFIT: FailureRule(Scope.NOTHING, at_once=False),  # `meshd.plan.replace` spaces the replacements

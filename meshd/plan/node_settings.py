@@ -33,6 +33,9 @@ BUILT_IN_ENV: Final = {
 INSTALL_S: Final = 300.0
 """For a package that the image lacks."""
 
+PACKAGES_WITHIN_S: Final = 600.0
+"""The agent tries for 480 s (packages.TOTAL_S)."""
+
 FAULTS: Final[Mapping[str, UnfitReason]] = {
     "share_lost": UnfitReason.SHARE_LOST,
     "account_clash": UnfitReason.ACCOUNT_CLASH,
@@ -46,9 +49,17 @@ class PoolGiven:
 
     Attributes:
         env: variables of every job, beside the built-in ones.
+        packages: apt's names.
+        setup: the script that runs once on each new machine; "" for none.
+        setup_fault: why the script cannot be read; "" when it can.
+        setup_timeout_s: for all tries of the script together.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+    setup: str = ""
+    setup_fault: str = ""
+    setup_timeout_s: float = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +127,19 @@ def _shares(given: ClusterGiven, kind: NodeKind) -> Made | None:
     return None if kind.pod else (section_value(given.shares), False, INSTALL_S if given.shares else 0.0)
 
 
+def _packages(given: ClusterGiven, kind: NodeKind) -> Made:
+    """What apt installs. On a running node too, when the list grows; nothing is ever removed."""
+    names = given.pools.get(kind.pool, PoolGiven()).packages
+    return {"names": list(names)}, False, PACKAGES_WITHIN_S if names else 0.0
+
+
+def _setup(given: ClusterGiven, kind: NodeKind) -> Made:
+    """The script that runs once."""
+    pool = given.pools.get(kind.pool, PoolGiven())
+    value = {"script": pool.setup, "timeout_s": pool.setup_timeout_s, "pool": kind.pool}
+    return value, True, pool.setup_timeout_s if pool.setup else 0.0
+
+
 def _job_env(given: ClusterGiven, kind: NodeKind) -> Made:
     """The variables of every job on the node."""
     pool = given.pools.get(kind.pool, PoolGiven())
@@ -125,6 +149,8 @@ def _job_env(given: ClusterGiven, kind: NodeKind) -> Made:
 SECTIONS: Final[Mapping[str, Callable[[ClusterGiven, NodeKind], Made | None]]] = {
     "accounts": _accounts,
     "shares": _shares,
+    "packages": _packages,
+    "setup": _setup,
     "job_env": _job_env,
 }
 """By name, in their order: what makes a section. None: nodes of this kind do not have it. A section that has nothing to
@@ -138,17 +164,18 @@ def sections(given: ClusterGiven, kind: NodeKind) -> Mapping[str, Section]:
         made = make(given, kind)
         if made is not None:
             value, once, within_s = made
-            found[name] = Section(name, value, WantedSection(digest(value), once, within_s))
+            fault = given.pools.get(kind.pool, PoolGiven()).setup_fault if name == "setup" else ""
+            found[name] = Section(name, value, WantedSection(digest(value), once, within_s, fault))
     return found
 
 
 def to_send(wanted: Mapping[str, WantedSection], reported: Mapping[str, ReportedSection]) -> tuple[str, ...]:
     """The names of the sections that the agent does not hold as they should be."""
-    return tuple(name for name, one in wanted.items() if not _holds(one, reported.get(name)))
+    return tuple(name for name, one in wanted.items() if not one.fault and not _holds(one, reported.get(name)))
 
 
 def _holds(wanted: WantedSection, reported: ReportedSection | None) -> bool:
-    if reported is None:
+    if reported is None or (wanted.fault and not wanted.once):
         return False
     return reported.digest == wanted.digest or (wanted.once and reported.state is SectionState.APPLIED)
 
@@ -183,13 +210,15 @@ def unapplied(wanted: Mapping[str, WantedSection], report: AgentReport | None) -
         return Unapplied(next(iter(wanted)), "its agent has not called since meshd started")
     if report.sections is None:
         return None
-    missing = [_unapplied(name, report.sections.get(name)) for name, one in wanted.items()
+    missing = [_unapplied(name, one, report.sections.get(name)) for name, one in wanted.items()
                if not _applied(one, report.sections.get(name))]  # fmt: skip
     failed = {name for name, one in report.sections.items() if one.state is SectionState.FAILED}
     return min(missing, key=lambda one: (not one.final, one.name not in failed), default=None)
 
 
-def _unapplied(name: str, reported: ReportedSection | None) -> Unapplied:
+def _unapplied(name: str, wanted: WantedSection, reported: ReportedSection | None) -> Unapplied:
+    if wanted.fault:
+        return Unapplied(name, wanted.fault, final=True)
     if reported is None:
         return Unapplied(name, "it was not sent yet")
     if reported.state is SectionState.APPLIED:

@@ -66,6 +66,10 @@ class Interrupted(NodeError):
     """A call to the head was ended, since there is something new to tell it."""
 
 
+class NoSuchPackage(NotPossible, Hopeless):
+    """apt does not know a package, after complete updates of its lists."""
+
+
 class MungeFault(NodeError):
     """munge does not work, alone or with the head."""
 

@@ -37,6 +37,7 @@ class Part(NamedTuple):
 PARTS = {
     "boot": Part(files=("var/log/cloud-init-output.log",)),
     "stage1": Part(("-t", "meshd"), ("start",)),
+    "setup": Part(files=("var/log/meshd-node-setup.log",)),
     "agent": Part(("-u", "meshd-node.service"), ("meshd-node",)),
     "slurmd": Part(("-u", "meshd-slurmd.service"), ("slurmd",), ("var/log/slurm/slurmd.log",)),
     "munged": Part(("-u", "munge.service"), ("munged",), ("var/log/munge/munged.log",)),

@@ -8,15 +8,20 @@ truncated. So the agent retries for minutes, and keeps the error of the last try
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from .console import say
-from .errors import NodeError, NotPossible, ToolFailed, ToolTimeout
+from .errors import NodeError, NoSuchPackage, NotPossible, ToolFailed, ToolTimeout
 from .files import write_atomic
 from .paths import Paths
 from .tools import Result, find, run
+
+if TYPE_CHECKING:
+    from .node import Node
 
 TOTAL_S = 480.0
 """For all tries together. Less than `timing.join_timeout_s`, for which the head waits."""
@@ -29,10 +34,21 @@ _INSTALL = [
     "apt-get", "install", "-q", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=60",
     "-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold",
 ]  # fmt: skip
+_turn = threading.Lock()
 _POLICY = b"#!/bin/sh\nexit 101\n"
 _CUT_SHORT = ("mergelist", "be parsed", "hash sum mismatch", "no package: header")
 _UNKNOWN = ("unable to locate package", "has no installation candidate")
 _NOT_FETCHED = ("failed to fetch", "err:", "some index files failed", "not get lock", "unable to lock")
+
+
+def apply(node: Node, value: dict[str, Any], tell: Callable[[str], None]) -> None:
+    """The section `packages`: install what its pool wants. `value`: {"names": apt's names}.
+
+    Raises:
+        Hopeless: apt knows no such package.
+        NotPossible: it failed until the deadline, or apt is missing.
+    """
+    ensure(node.paths, [str(name) for name in value["names"]], tell)
 
 
 def ensure(
@@ -52,8 +68,20 @@ def ensure(
         sleep: pauses, in seconds.
 
     Raises:
+        Hopeless: apt knows no such package.
         NotPossible: apt is missing, or failed until the deadline; with apt's last error.
     """
+    with _turn:
+        _ensure(paths, names, report, monotonic, sleep)
+
+
+def _ensure(
+    paths: Paths,
+    names: Sequence[str],
+    report: Callable[[str], None],
+    monotonic: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> None:
     missing = [name for name in names if not _installed(name)]
     if not missing:
         return
@@ -61,7 +89,7 @@ def ensure(
     if not find("apt-get"):
         raise NotPossible(
             f"this image lacks {wanted}, and there is no apt-get to install them",
-            "use an image with Slurm and munge", "packages",
+            "use an image that has it", "packages",
         )  # fmt: skip
     say(f"installing {wanted}", urgent=True)
     os.environ["DEBIAN_FRONTEND"] = "noninteractive"
@@ -81,9 +109,10 @@ def ensure(
             unknown = unknown + 1 if clean and any(word in why.lower() for word in _UNKNOWN) else 0
             over_s = monotonic() - began_s
             if unknown >= SURE or over_s + PAUSE_S > TOTAL_S:
-                raise NotPossible(
+                failure = NoSuchPackage if unknown >= SURE else NotPossible
+                raise failure(
                     f"cannot install {wanted}: tried {tries} times in {over_s:.0f} s: {why}",
-                    "use an image with Slurm and munge", "packages",
+                    "use an image that has it", "packages",
                 )  # fmt: skip
             sleep(PAUSE_S)
     finally:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import accounts, job_env, shares
+from . import accounts, job_env, packages, setup, shares
 from .backoff import Backoff
 from .console import say
 from .errors import Hopeless, NodeError, NotPossible
@@ -68,6 +68,8 @@ def _share_faults(node: Node, value: Value) -> list[Fault]:
 KINDS: tuple[Kind, ...] = (
     Kind("accounts", accounts.apply, faults=accounts.faults),
     Kind("shares", shares.apply, faults=_share_faults),
+    Kind("packages", packages.apply),
+    Kind("setup", setup.apply, needs=("accounts", "shares", "packages")),
     Kind("job_env", job_env.apply),
 )
 

@@ -25,7 +25,7 @@ from meshd.api.schema.head import (
     ReloadView,
     VersionView,
 )
-from meshd.api.schema.health import GpuLoadRow, HealthView, PathRow, PeerPathsView
+from meshd.api.schema.health import GpuLoadRow, HealthView, PathRow, PeerPathsView, SectionRow
 from meshd.api.schema.key_rotation import (
     AbortRotationRequest,
     KeyRow,
@@ -50,7 +50,6 @@ from meshd.api.schema.nodes import (
     NodeRow,
     NodesView,
     RemoveRequest,
-    SectionRow,
 )
 from meshd.api.schema.offers import NearRow, OfferRow, OffersQuery, OffersView
 from meshd.api.schema.plan import AlternativeRow, PlanFinding, PlannedRow, PlanView, StepRow

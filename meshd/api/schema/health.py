@@ -49,6 +49,21 @@ class PeerPathsView(Part):
     not_direct: list[str] = []
 
 
+class SectionRow(Part):
+    """A section of a machine's node settings, as its agent last reported it.
+
+    Attributes:
+        state: `working`, `applied` or `failed`.
+        text: what it does, or why it failed; "" when it is applied.
+        since: since when it is in this state.
+    """
+
+    name: str
+    state: str
+    text: str = ""
+    since: AwareDatetime
+
+
 class HealthView(Part):
     """What Slurm, the node agent and the tailnet say of a node, and what follows from it.
 
@@ -67,6 +82,7 @@ class HealthView(Part):
         reported_at: when the agent reported the fields below; None: not since meshd started.
         jobs_seen: jobs with processes on the machine, whatever Slurm says.
         gpu_fault: what is wrong with its GPUs; "" when no fault is known.
+        settings: its node settings; null when not known, or from an agent that is older than they are.
         limits: what jobs cannot do on it, for people, as on a pod; "" when nothing is known.
         os, arch, slurmd_version, tailscale_version, ssh_host_key: as it reported when it joined.
         log: the last lines of slurmd's log, oldest first.
@@ -95,6 +111,7 @@ class HealthView(Part):
     jobs_seen: int = 0
     gpus: list[GpuLoadRow] = []
     gpu_fault: str = ""
+    settings: list[SectionRow] | None = None
     limits: str = ""
     os: str = ""
     arch: str = ""

@@ -28,7 +28,7 @@ class LogRow(Part):
     """The end of one log.
 
     Attributes:
-        part: `console` (as the cloud shows it), `boot` (cloud-init), `stage1`, `agent`, `slurmd`, `munged`,
+        part: `console` (as the cloud shows it), `boot` (cloud-init), `stage1`, `setup`, `agent`, `slurmd`, `munged`,
             `tailscaled` or, in a pod, `meshnetd`.
         source: `agent`, `cloud`, or `kept`: as it was when the head kept it.
         at: when it was read.

@@ -8,23 +8,8 @@ from pydantic import AfterValidator, AwareDatetime, Field
 
 from meshd.api.schema.base import Document, DryRunRequest, Name, Part, Request
 from meshd.api.schema.head import ErrorView
-from meshd.api.schema.health import GpuLoadRow, PathRow
+from meshd.api.schema.health import GpuLoadRow, PathRow, SectionRow
 from meshd.plaintext import plain
-
-
-class SectionRow(Part):
-    """A section of a machine's node settings, as its agent last reported it.
-
-    Attributes:
-        state: `working`, `applied` or `failed`.
-        text: what it does, or why it failed; "" when it is applied.
-        since: since when it is in this state.
-    """
-
-    name: str
-    state: str
-    text: str = ""
-    since: AwareDatetime
 
 
 class NodeRow(Part):

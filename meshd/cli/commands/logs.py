@@ -18,7 +18,7 @@ from meshd.runtime.terminal import clean, clean_line
 
 LINES = 50
 FOLLOW_S = 2.0
-PARTS = ("boot", "stage1", "agent", "slurmd", "munged", "tailscaled", "meshnetd", "console")
+PARTS = ("boot", "stage1", "setup", "agent", "slurmd", "munged", "tailscaled", "meshnetd", "console")
 SOURCES = {"agent": "from its agent", "cloud": "from its cloud", "kept": "kept on the head"}
 
 EXAMPLES = """\b

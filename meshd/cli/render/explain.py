@@ -10,7 +10,7 @@ from rich.text import Text
 from meshd.api.schema import AttemptRow, ExplainView, HealthView, PeerPathsView
 from meshd.cli.render.offers import alternatives
 from meshd.cli.render.shorten import MESSAGE_MAX, TEXT_MAX, merge_attempts, merge_messages, shorten
-from meshd.cli.render.status import event, path
+from meshd.cli.render.status import event, path, settings
 from meshd.cli.render.table import Table
 from meshd.cli.render.terminal import age, clean_text, phase
 from meshd.plaintext import counted
@@ -80,6 +80,7 @@ def _health(health: HealthView, now: datetime) -> list[RenderableType]:
         ("paths to its pool", _peer_paths(health.peer_paths)),
         ("agent", _agent(health)),
         ("gpus", _gpus(health)),
+        ("node settings", settings(health.settings, now)),
         ("limits", health.limits),
         ("system", _system(health)),
         ("ssh host key", health.ssh_host_key),

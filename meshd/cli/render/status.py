@@ -18,6 +18,7 @@ from meshd.api.schema import (
     PathRow,
     PoolView,
     ProblemView,
+    SectionRow,
     SourceView,
     StatusView,
 )
@@ -124,7 +125,7 @@ def nodes(rows: Sequence[NodeRow], now: datetime) -> Table:
                 ",".join(row.jobs) or "-",
                 age(row.heartbeat_age_s),
                 f"{row.usd_per_hour:.2f}",
-                _why(row),
+                _why(row, now),
             )
             for row in rows
         ],
@@ -154,10 +155,22 @@ def _load(gpus: Sequence[GpuLoadRow]) -> str:
     return f"{busy:.0f}% {sum(gpu.memory_used_mib for gpu in gpus) / 1024:.0f}G"
 
 
-def _why(row: NodeRow) -> Text | str:
+def _why(row: NodeRow, now: datetime) -> Text | str:
     if row.failure:
         return clean_text(row.failure, "red")
+    if row.phase == "configuring" and (doing := settings(row.settings, now)):
+        return clean_text(doing)
     return clean_text(f"unfit: {row.unfit_text}", "yellow") if row.unfit else row.reason
+
+
+def settings(rows: Sequence[SectionRow] | None, now: datetime) -> str:
+    """The node settings that a machine does not have yet, and for how long: `setup: 40s (fetching the driver)`."""
+    open_ = [row for row in rows or () if row.state != "applied"]
+    return "; ".join(
+        f"{row.name}{' failed' if row.state == 'failed' else ''}: {age((now - row.since).total_seconds())}"
+        f"{f' ({row.text})' if row.text else ''}"
+        for row in open_
+    )
 
 
 def event(row: EventRow) -> str:

@@ -190,6 +190,7 @@ def health_view(
         head_path=path_row(paths.head_path(machine, cluster_view), cluster_view.now),
         peer_paths=peer_paths(report.peer_paths) if report else None,
         heartbeat_age_s=round((cluster_view.now - heard).total_seconds(), 1) if heard else None,
+        settings=section_rows(report),
         limits=limits_of(machine, desired.policy.pod_limits),
         log=list(log.lines) if log else [],
         log_at=log.at if log else None,

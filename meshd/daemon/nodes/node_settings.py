@@ -12,7 +12,8 @@ from typing import Any
 from meshd.api.node_schema import PollIn
 from meshd.api.schema import CheckRow
 from meshd.codes import CheckName, ProblemCode
-from meshd.config import Settings
+from meshd.config import PoolSettings, Settings
+from meshd.config.setup_script import read_script
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.controller import Controller
 from meshd.daemon.live_settings import LiveSettings
@@ -38,11 +39,19 @@ def given_by(settings: Settings, head: str, accounts: Accounts | None) -> Cluste
         head: the head's address on the tailnet; "" while it is not known.
         accounts: the head's users; None: not known.
     """
-    pools = {name: PoolGiven(env=pool.env) for name, pool in settings.pools.items()}
+    pools = {name: _of_pool(pool) for name, pool in settings.pools.items()}
     env = {MLFLOW_URI: settings.mlflow.uri(head)} if settings.mlflow.enabled and head else {}
     return ClusterGiven(
         pools, env=env, shares=settings.shares, accounts=accounts,
         move_image_accounts=settings.users.image_accounts == "move",
+    )  # fmt: skip
+
+
+def _of_pool(pool: PoolSettings) -> PoolGiven:
+    script = read_script(pool.setup)
+    return PoolGiven(
+        env=pool.env, packages=pool.packages, setup=script.text, setup_fault=script.fault,
+        setup_timeout_s=pool.setup_timeout_s,
     )  # fmt: skip
 
 

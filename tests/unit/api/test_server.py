@@ -217,6 +217,14 @@ async def test_what_is_repeated_in_a_query_is_a_list(head: SimHead, path: Path, 
     ]  # fmt: skip
 
 
+async def test_a_list_may_have_one_item(head: SimHead, path: Path, http: aiohttp.ClientSession) -> None:
+    head.give(endpoints.LOGS, LogsView(machine="m", slot="a100-1", provider="aws", phase="ready"))
+    with serve(head, path):
+        async with http.get("/v1/logs?machine=a100-1&part=slurmd") as answer:
+            assert answer.status == 200
+    assert head.asked(endpoints.LOGS)[-1].part == ("slurmd",)
+
+
 async def test_a_stop_sends_waiters_away(head: SimHead, path: Path, http: aiohttp.ClientSession) -> None:
     head.frozen = True
     with serve(head, path):

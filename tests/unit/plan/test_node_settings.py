@@ -106,7 +106,7 @@ def test_a_machine_whose_settings_fail_is_given_back_with_the_words_of_the_failu
     assert step(told, wanted, 800.0) is None, "it has its own time"
     given_up = step(told, wanted, 1000.0)
     assert isinstance(given_up, p.Move)
-    assert (given_up.cause, "setup: exit code 3" in given_up.failure) == (FailureCause.CONFIGURE, True)
+    assert (given_up.cause, "setup: exit code 3" in given_up.failure) == (FailureCause.SETTINGS, True)
     at_once = step(report(one=said(), setup=said(FAILED, detail="exit code 3", final=True)), wanted)
     assert isinstance(at_once, p.Move)
     assert "setup: exit code 3" in at_once.failure

@@ -51,7 +51,10 @@ class Room(Small):
 
     async def poll(self, digest: str | None, state: str = "applied", detail: str = "", **parts: Any) -> list[Any]:
         """One poll of READY's agent, and what it is sent of the section that is looked at here."""
-        held = {} if digest is None else {"job_env": SectionIn(digest=digest, state=state, detail=detail)}
+        wanted = self.node_settings.wanted(READY).items()
+        held = {name: SectionIn(digest=one.digest, state="applied") for name, one in wanted if name != "job_env"}
+        if digest is not None:
+            held["job_env"] = SectionIn(digest=digest, state=state, detail=detail)
         report = PollIn(phase="serving", munge_ok=True, **{"sections": held, **parts})
         commands = await self.service.poll(READY.name, report, 0.0)
         return [one for one in commands if one.verb == "section" and one.args["name"] == "job_env"]
