@@ -1,7 +1,7 @@
 """PURE: the marked block in /etc/hosts. Everything outside it stays, byte for byte.
 
-The node agent links to this file, so that head and nodes make their blocks by the same rules. Therefore it uses only
-the standard library of Python 3.9.
+The node agent has a copy of this file, byte for byte, so that head and nodes make their blocks by the same rules.
+Therefore it uses only the standard library of Python 3.9.
 """
 
 from __future__ import annotations

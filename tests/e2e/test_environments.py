@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest
 VALUE = """it's "big" $HOME größe"""
 SHOW = "import json, os; print(json.dumps([os.environ.get(k) for k in ('HF_HOME', 'MINE', 'GLOO_SOCKET_IFNAME')]))"
 PYTHON = f"python3 -c {shlex.quote(SHOW)}"
+OWN = "import socket; print(socket.getaddrinfo(socket.gethostname(), 1, type=socket.SOCK_STREAM)[0][4][0])"
 SETUP = """\
 #!/bin/sh
 echo fetching the driver
@@ -102,6 +103,8 @@ async def test_what_a_pool_gives_its_nodes(lab: Lab, figure: Callable[[str], Non
         return "hello from a package" in await lab.inside(machine, "meshd-hello", check=False)
 
     await lab.until(installed, "the node has the new package")
+    # As after a reboot: cloud-init has written /etc/hosts anew.
+    await lab.inside(machine, "sh", "-c", f"printf '127.0.1.1 {row['slot']}\\n127.0.0.1 localhost\\n' >/etc/hosts")
     await lab.inside(machine, "systemctl", "restart", "meshd-node")
 
     async def applied() -> bool:
@@ -110,6 +113,7 @@ async def test_what_a_pool_gives_its_nodes(lab: Lab, figure: Callable[[str], Non
 
     await lab.until(applied, "the restarted agent has applied all again")
     assert (await lab.inside(machine, "wc", "-l", "/root/set-up")).startswith("1 ")
+    assert await lab.srun("python3", "-c", OWN) == row["address"]
 
 
 async def test_a_machine_whose_set_up_fails_is_given_back_with_its_words(lab: Lab) -> None:
@@ -131,7 +135,7 @@ async def test_a_machine_whose_set_up_fails_is_given_back_with_its_words(lab: La
 
     await lab.until(cools_down, "it is gone, and no other is rented in its place")
     logs = (await lab.meshctl("logs", event["machine"], "--part", "setup")).text
-    assert logs.count("no driver for this kernel") == 3
+    assert logs.count("looking for the driver\nno driver for this kernel") == 3
     assert "no driver" in (await lab.meshctl("explain", event["machine"])).text
 
     assert await lab.write_settings(pool_with(lab, setup="/etc/meshd/no-such-script")) == 0
@@ -141,3 +145,17 @@ async def test_a_machine_whose_set_up_fails_is_given_back_with_its_words(lab: La
     await lab.have(1)
     (row,) = (await lab.nodes()).values()
     await lab.inside(row["machine"], "test", "-e", "/root/from-a-file")
+
+
+async def test_a_pod_is_set_up_too_and_its_jobs_have_the_variables(booted: Lab) -> None:
+    async with booted.enabled("runpod", "aws") as lab:
+        await lab.begin("a pod is set up")
+        given: dict[str, Any] = {"env": {"HF_HOME": VALUE}, "packages": ["bash"], "setup": SETUP}
+        assert await lab.write_settings(pool_with(lab, **given)) == 0
+        await lab.want(1, "--provider", "runpod")
+        (row,) = (await lab.ready(1)).values()
+        assert row["pod"]
+        assert await lab.inside(row["machine"], "cat", "/root/set-up") == f"{row['slot']} of h100"
+        assert json.loads(await lab.srun("python3", "-c", SHOW)) == [VALUE, None, "tailscale0"]
+        shown = await lab.srun("python3", "-c", "import socket; print(*(name for _, name in socket.if_nameindex()))")
+        assert "tailscale0" in shown.split(), "the interface that the variables name is there, as libmeshnet shows it"

@@ -149,6 +149,7 @@ class Agent:
             self._rejoin = False
             self._configured = False
         if not self._configured:
+            node.check_names()  # before slurmd: cloud-init may have written /etc/hosts anew
             configure(node, self._link, self._trouble.report)
             self._configured = True
             self._problem = ""

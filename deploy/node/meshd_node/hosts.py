@@ -1,7 +1,7 @@
-"""PURE: the marked block in /etc/hosts. Everything outside it is left as it was, byte for byte.
+"""PURE: the marked block in /etc/hosts. Everything outside it stays, byte for byte.
 
-The node agent has this file too, by a link: the head's block and the nodes' blocks are made by the same rules. So it
-uses nothing but the standard library, of Python 3.9.
+The node agent has a copy of this file, byte for byte, so that head and nodes make their blocks by the same rules.
+Therefore it uses only the standard library of Python 3.9.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def with_block(text: str, roster: Mapping[str, str]) -> str:
 
     Args:
         text: the whole file as it is.
-        roster: name to address; empty: no block. Names and addresses that are none are left out, for the file must stay
-            readable, and so are names that another line of the file has: somebody wants them to mean that.
+        roster: name to address; empty: no block. Invalid names and addresses are left out, since the file must stay
+            readable. So are names on another line of the file: that line is the user's choice.
 
     Returns:
         The new text; the same text when nothing changes. Applying it twice gives what applying it once gives.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Callable
@@ -9,11 +10,12 @@ from pathlib import Path
 
 from . import state as states
 from . import units
-from .files import write_atomic, write_file, write_if_changed
+from .files import read_json, write_atomic, write_file, write_if_changed
 from .gpu import LoadWatch
 from .hostname import HostName
 from .hosts import read_block, with_block
 from .kind import has_systemd, has_tun
+from .own_names import without_own
 from .paths import Paths
 from .sections import Sections
 from .services import S6Service, Service, SystemdService
@@ -132,25 +134,41 @@ class Node:
     def keep_names(self, roster: dict[str, str]) -> bool:
         """Write the roster and this machine into /etc/hosts, and set the host name to the slot's name.
 
+        The roster is saved, so that the names come back at once when another program replaces the file.
+
         Args:
             roster: name to address, of the nodes and the head.
 
         Returns:
             Whether /etc/hosts changed.
         """
+        write_if_changed(self.paths.roster, json.dumps(roster, sort_keys=True).encode())
+        return self._put_names(roster)
+
+    def check_names(self) -> None:
+        """Restore host name and /etc/hosts when another program replaced them, as cloud-init does at each boot.
+
+        Without a saved roster, ask the head for it.
+        """
+        roster = {str(name): str(address) for name, address in read_json(self.paths.roster).items()}
+        if roster:
+            self._put_names(roster)
+            return
+        self.host_name.keep(self.state.slot)
+        text = self._hosts()[1]
+        if read_block(self._with_names(text, self._own_name())).keys() - read_block(text).keys():
+            self.state.roster_version = 0
+
+    def _put_names(self, roster: dict[str, str]) -> bool:
         path, old = self._hosts()
-        new = with_block(old, {**self._own_name(), **roster})
+        new = self._with_names(old, {**self._own_name(), **roster})
         if new != old:
             write_file(path, new.encode("utf-8", "surrogateescape"))
         self.host_name.keep(self.state.slot)
         return new != old
 
-    def check_names(self) -> None:
-        """Restore the host name, and ask the head for the roster again when another program replaced /etc/hosts."""
-        self.host_name.keep(self.state.slot)
-        text = self._hosts()[1]
-        if read_block(with_block(text, self._own_name())).keys() - read_block(text).keys():
-            self.state.roster_version = 0
+    def _with_names(self, text: str, names: dict[str, str]) -> str:
+        return with_block(without_own(text, self.state.slot if self.state.address else "", names), names)
 
     def _own_name(self) -> dict[str, str]:
         return {self.state.slot: self.state.address} if self.state.address else {}

@@ -28,6 +28,7 @@ class Paths:
         self.setup_tries = root / "var/lib/meshd-node/setup/tries.json"
         self.setup_done = root / "var/lib/meshd-node/setup/done"
         self.setup_log = root / "var/log/meshd-node-setup.log"
+        self.roster = root / "var/lib/meshd-node/roster.json"
         self.job_env = root / "etc/meshd-node/job.env"
         self.task_prolog = root / "usr/lib/meshd/task-prolog"
         self.slurmconf_library = root / "usr/lib/meshd/pod/libslurmconf.so"

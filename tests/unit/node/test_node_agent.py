@@ -84,11 +84,17 @@ async def test_names_that_somebody_overwrote_come_back(house: House) -> None:
     root = house.machine.root
     for name, text in (("etc/hosts", "127.0.0.1 localhost\n"), ("etc/hostname", "ip-10-0-3-7\n")):
         (root / name).write_text(text)
-    await until(lambda: house.handlers.reports[-1].roster_version == 0)
+    await until(lambda: "100.64.0.8\th100-2\n" in (root / "etc/hosts").read_text())
     assert (root / "etc/hostname").read_text() == "h100-1\n"
+    # An agent of before this machine's was upgraded has saved no roster.
+    (root / "var/lib/meshd-node/roster.json").unlink()
+    (root / "etc/hosts").write_text("127.0.1.1 h100-1\n127.0.0.1 localhost\n")
+    await until(lambda: house.handlers.reports[-1].roster_version == 0)
     changed = await house.handlers.order("roster", {"version": 1, "roster": house.handlers.roster})
     assert changed.data == {"changed": True}
-    assert "100.64.0.8\th100-2\n" in (root / "etc/hosts").read_text()
+    text = (root / "etc/hosts").read_text()
+    assert "100.64.0.8\th100-2\n" in text
+    assert "127.0.1.1" not in text
     await until(lambda: house.handlers.reports[-1].roster_version == 1)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.node.meshd_node import gpu, hostname, hosts, parse, processes, users
+from deploy.node.meshd_node import gpu, hostname, hosts, own_names, parse, processes, users
 from deploy.node.meshd_node import main as node_main
 from deploy.node.meshd_node.deadman import DeadMan
 from deploy.node.meshd_node.errors import NotPossible
@@ -17,6 +17,7 @@ from meshd.codes import JoinCode
 from meshd.errors import JoinRefused
 from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
 from meshd.plan.admission import CLOCK_CURE, POD_CLOCK_CURE, check_facts, check_same, release, slurmd_window
+from meshd.runtime import hostsfile
 
 FIXTURES = Path(__file__).resolve().parents[3] / "deploy/sandbox/fixtures/nvidia-smi/h100"
 FACTS = NodeFacts(
@@ -240,6 +241,27 @@ def test_hosts_block_leaves_names_that_others_gave() -> None:
     new = hosts.with_block(old, {"head": "100.64.0.1", "machine": "100.64.0.3", "a-1": "100.64.0.2"})
     assert hosts.read_block(new) == {"a-1": "100.64.0.2", "machine": "100.64.0.3"}
     assert hosts.read_block(old) == hosts.read_block("# BEGIN meshd\n100.64.0.2 a-1\n") == {}
+
+
+def test_nothing_else_says_what_the_nodes_own_name_means() -> None:
+    old = (
+        "127.0.0.1 localhost h100-1\n127.0.1.1\th100-1.local h100-1 # Debian\n::1 ip6-localhost H100-1\n"
+        "# 127.0.1.1 h100-1\n10.0.0.5 h100-1 gpu\n10.0.0.6 h100-2\n127.0.1.1 h100-2 head\n127.0.1.1 other\n"
+    )
+    names = {"h100-1": "100.64.0.1", "h100-2": "100.64.0.2", "head": "100.64.0.9", "localhost": "100.64.0.9"}
+    new = own_names.without_own(old, "h100-1", names)
+    assert new == (
+        "127.0.0.1 localhost\n127.0.1.1 h100-1.local\n::1 ip6-localhost\n# 127.0.1.1 h100-1\n10.0.0.5 gpu\n"
+        "10.0.0.6 h100-2\n127.0.1.1 other\n"
+    )
+    block = hosts.with_block(new, names)
+    assert own_names.without_own(block, "h100-1", names) == block
+    assert "100.64.0.1\th100-1\n" in block
+    assert own_names.without_own(old, "", {}) == old
+
+
+def test_head_and_nodes_make_their_blocks_by_the_same_rules() -> None:
+    assert Path(hosts.__file__).read_bytes() == Path(hostsfile.__file__).read_bytes()
 
 
 def test_host_name(tmp_path: Path) -> None:
