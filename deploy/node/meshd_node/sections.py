@@ -111,13 +111,17 @@ class Sections:
             moved: called, without the lock, when there is something new to report.
         """
         self._moved = moved
+        self.load()
+        for kind in self._kinds.values():
+            threading.Thread(target=self._work, args=(kind,), name=f"section {kind.name}", daemon=True).start()
+        threading.Thread(target=self._watch, name="faults of sections", daemon=True).start()
+
+    def load(self) -> None:
+        """Take what is on disk."""
         for name in self._kinds:
             saved = read_json(self._file(name))
             if name not in self._held and _usable(saved):
                 self._held[name] = _Held(saved["digest"], saved["value"])
-        for kind in self._kinds.values():
-            threading.Thread(target=self._work, args=(kind,), name=f"section {kind.name}", daemon=True).start()
-        threading.Thread(target=self._watch, name="faults of sections", daemon=True).start()
 
     def put(self, name: str, digest: str, value: Value) -> None:
         """Take a section from the head. Its thread applies it.
@@ -132,7 +136,8 @@ class Sections:
         with self._changed:
             held = self._held.get(name)
             if held is None or held.digest != digest:
-                self._held[name] = _Held(digest, value, once=held is not None and held.once)
+                once, faults = (held.once, held.faults) if held is not None else (False, [])
+                self._held[name] = _Held(digest, value, once=once, faults=faults)
                 self.version += 1
                 self._changed.notify_all()
 
@@ -172,31 +177,38 @@ class Sections:
         """Apply one section whenever it has changed, and again after a failure."""
         again = Backoff(AGAIN_FIRST_S, AGAIN_MAX_S)
         while True:
-            held = self._next(kind)
-            try:
-                kind.apply(self._node, held.value, lambda text, held=held: self._say(held, text))  # type: ignore[misc]
-            except (NodeError, OSError) as error:
-                self._end(kind, held, FAILED, str(error), final=isinstance(error, Hopeless))
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                self._end(kind, held, FAILED, f"its value cannot be used ({type(error).__name__}: {error})")
-            else:
-                self._end(kind, held, APPLIED, "")
+            with self._changed:
+                held = self._due(kind)
+                while held is None:
+                    self._changed.wait()
+                    held = self._due(kind)
+            self._try(kind, held)
             if held.state == APPLIED:
                 again.reset()
             else:
                 self._pause(kind, held, again.next_s())
 
-    def _next(self, kind: Kind) -> _Held:
-        """Wait for something to apply."""
-        with self._changed:
-            while True:
-                held = self._held.get(kind.name)
-                if held is not None and held.state != APPLIED and not held.final:
-                    missing = [name for name in kind.needs if name in self._held and not self._held[name].once]
-                    if not missing:
-                        return held
-                    held.detail = f"waits for {', '.join(missing)}"
-                self._changed.wait()
+    def _due(self, kind: Kind) -> _Held | None:
+        """What is to be applied now; None when nothing is, or it waits for others."""
+        held = self._held.get(kind.name)
+        if held is None or held.state == APPLIED or held.final:
+            return None
+        missing = [name for name in kind.needs if name in self._held and not self._held[name].once]
+        if missing:
+            held.detail = f"waits for {', '.join(missing)}"
+            return None
+        return held
+
+    def _try(self, kind: Kind, held: _Held) -> None:
+        """Apply it once."""
+        try:
+            kind.apply(self._node, held.value, lambda text: self._say(held, text))
+        except (NodeError, OSError) as error:
+            self._end(kind, held, FAILED, str(error), final=isinstance(error, Hopeless))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self._end(kind, held, FAILED, f"its value cannot be used ({type(error).__name__}: {error})")
+        else:
+            self._end(kind, held, APPLIED, "")
 
     def _pause(self, kind: Kind, held: _Held, pause_s: float) -> None:
         """Wait for a while, or until the head sends another value."""
