@@ -226,12 +226,6 @@ def _unapplied(name: str, wanted: WantedSection, reported: ReportedSection | Non
     return Unapplied(name, reported.detail or reported.state.value, reported.final)
 
 
-def failed_words(report: Mapping[str, ReportedSection] | None) -> str:
-    """What failed on a node, for people; "" when nothing did."""
-    failed = [f"{name}: {one.detail}" for name, one in (report or {}).items() if one.state is SectionState.FAILED]
-    return "; ".join(failed)
-
-
 def unfit_faults(faults: tuple[NodeFault, ...]) -> tuple[tuple[UnfitReason, NodeFault], ...]:
     """The faults that keep jobs off the node, each with its reason."""
     return tuple((FAULTS[one.code], one) for one in faults if one.code in FAULTS)

@@ -31,15 +31,15 @@ MLFLOW_URI = "MLFLOW_TRACKING_URI"
 """The variable from which MLflow's clients take the address of the server."""
 
 
-def given_by(settings: Settings, head: str, accounts: Accounts | None) -> ClusterGiven:
+def given_by(settings: Settings, pools: Mapping[str, PoolGiven], head: str, accounts: Accounts | None) -> ClusterGiven:
     """What the settings and the head's accounts give nodes.
 
     Args:
         settings: those in force.
+        pools: what their pools give, with the scripts that they name.
         head: the head's address on the tailnet; "" while it is not known.
         accounts: the head's users; None: not known.
     """
-    pools = {name: _of_pool(pool) for name, pool in settings.pools.items()}
     env = {MLFLOW_URI: settings.mlflow.uri(head)} if settings.mlflow.enabled and head else {}
     return ClusterGiven(
         pools, env=env, shares=settings.shares, accounts=accounts,
@@ -105,6 +105,10 @@ class NodeSettings(Controller):
         self._accounts = accounts
         self._last_accounts: Accounts | None = None
         self._made_from: Settings | None = None
+        self._pools: Mapping[str, PoolGiven] = {}
+        self._given: ClusterGiven | None = None
+        self._generation = 0
+        self._looked_at = 0
         self._made: dict[NodeKind, Mapping[str, Section]] = {}
         self._wanted: dict[NodeKind, Mapping[str, WantedSection]] = {}
 
@@ -145,24 +149,37 @@ class NodeSettings(Controller):
         self.look()
 
     def look(self) -> None:
-        """Send the sections that have changed to the agents that poll."""
+        """Send the sections that have changed to the agents that poll. Each poll is looked at as well."""
+        self._refresh()
+        if self._looked_at == self._generation:
+            return
+        self._looked_at = self._generation
         for machine in self._journal.machines():
             if machine.facts is not None and machine.phase in IN_SLURM:
                 self.offer(machine)
 
     def of(self, machine: Machine) -> Mapping[str, Section]:
         """The sections that this machine should have."""
-        head = self._head() or self._last_head  # a tailscaled that restarts takes nothing from jobs
-        accounts = self._accounts()
-        if head != self._last_head or accounts is not self._last_accounts:
-            self._last_head, self._last_accounts, self._made_from = head, accounts, None
-        if self._made_from is not self._live.settings:
-            self._made_from, self._made, self._wanted = self._live.settings, {}, {}
+        given = self._refresh()
         kind = NodeKind.of(machine, self._pod_providers)
         if kind not in self._made:
-            self._made[kind] = made = sections(given_by(self._live.settings, head, accounts), kind)
+            self._made[kind] = made = sections(given, kind)
             self._wanted[kind] = {name: one.wanted for name, one in made.items()}
         return self._made[kind]
+
+    def _refresh(self) -> ClusterGiven:
+        """All that sections are made from. When any of it has changed, the sections are made anew."""
+        settings, head = self._live.settings, self._head() or self._last_head  # a tailscaled may be restarting
+        accounts = self._accounts()
+        known = self._made_from is settings and head == self._last_head and accounts is self._last_accounts
+        if self._given is None or not known:
+            if self._made_from is not settings:
+                self._pools = {name: _of_pool(pool) for name, pool in settings.pools.items()}  # this reads files
+            self._made_from, self._last_head, self._last_accounts = settings, head, accounts
+            self._given = given_by(settings, self._pools, head, accounts)
+            self._made, self._wanted = {}, {}
+            self._generation += 1
+        return self._given
 
     def wanted(self, machine: Machine) -> Mapping[str, WantedSection]:
         """The digests of `of`."""
