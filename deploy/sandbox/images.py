@@ -54,7 +54,7 @@ UML = "-uml"
 HEAD, HEAD_MLFLOW = "head", "head-mlflow"
 """The images of heads. The second has what `deploy/services/mlflow/install` needs, and serves as PyPI for its users."""
 
-USER_WHEELS = ("mlflow-skinny==3.17.2",)
+USER_WHEELS = ("mlflow-skinny==3.17.2", "ray==2.60.0", "submitit==1.5.4")
 """What users of a head can install with pip, with all that it depends on."""
 
 STOCK_PACKAGES = ("curl", "iproute2", "iputils-ping", "netcat-openbsd", "openssh-server", "procps", "python3")
@@ -355,6 +355,24 @@ async def _ensure_stock_config() -> Path:
 async def ensure_torch_layer(suite: str) -> Path:
     """The layer that `TORCH_PACKAGES` and what they depend on make over the base of a suite."""
     return await _ensure_packages(suite, TORCH, TORCH_PACKAGES)
+
+
+async def ensure_oci_image(suite: str) -> Path:
+    """An OCI image with Python in one file, as users of `srun --container` fetch one from a registry."""
+    stock, layers = await ensure_stock(suite), (await ensure_torch_layer(suite), await ensure_base(suite))
+    builder = _IMAGE / "build_oci.sh"
+    key = cache.recipe_key(stock.name, *(layer.name for layer in layers), builder.read_bytes())
+
+    async def build(folder: Path) -> None:
+        log = cache.log_file(f"oci-{suite}")
+        async with step(f"OCI image ({suite} with Python)", log):
+            await proc.run(
+                in_own_namespaces(["sh", builder, ":".join(map(str, layers)), stock, folder]),
+                timeout_s=_BUILD_TIMEOUT_S,
+                log=log,
+            )
+
+    return await cache.ensure("oci", suite, key, build) / "image.tar"
 
 
 async def ensure_crun_layer(suite: str) -> Path:

@@ -74,17 +74,17 @@ class Person:
     """
 
     def __init__(self, lab: Lab, user: str) -> None:
-        self._lab = lab
+        self.lab = lab
         self._user = user
 
     async def type(self, command: str, *, timeout_s: float = PATIENCE_S, check: bool = True) -> Ran:
         """Type one command. Raises AssertionError where it fails and `check` is set."""
         script = TYPED.format(command=command)
         argv = ["runuser", "-l", self._user, "-s", "/bin/bash", "-c", script]
-        result = await self._lab.head.run(*argv, timeout_s=timeout_s, check=False)
+        result = await self.lab.head.run(*argv, timeout_s=timeout_s, check=False)
         output = _text(result)
         if check and result.returncode != 0:
-            raise AssertionError(f"{command}: {result.returncode}\n{output}\n{await self._lab.evidence()}")
+            raise AssertionError(f"{command}: {result.returncode}\n{output}\n{await self.lab.evidence()}")
         return Ran(command, output, tuple(SUBMITTED.findall(output)))
 
     async def follow(
@@ -126,13 +126,13 @@ class Person:
         """Wait until a job has ended, which must be well; what Slurm says of it then."""
 
         async def look() -> dict[str, str] | None:
-            seen = await self._lab.job(job)
+            seen = await self.lab.job(job)
             return None if seen["JobState"] in UNFINISHED else seen
 
-        seen = await self._lab.until(look, f"job {job} ends", timeout_s)
+        seen = await self.lab.until(look, f"job {job} ends", timeout_s)
         if seen["JobState"] != "COMPLETED":
             text = await self.type(f"tail -n 60 {shlex.quote(seen.get('StdOut', ''))}", check=False)
-            raise AssertionError(f"job {job}: {seen}\n{text.output}\n{await self._lab.evidence()}")
+            raise AssertionError(f"job {job}: {seen}\n{text.output}\n{await self.lab.evidence()}")
         return seen
 
 

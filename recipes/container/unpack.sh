@@ -1,0 +1,25 @@
+#!/bin/sh
+# Makes a bundle for `srun --container` out of an image file, on the node's own disk, unless it is there already.
+#
+# usage: unpack.sh IMAGE_FILE BUNDLE [DIRECTORY...]      DIRECTORY is mounted in the container, besides your home
+set -eu
+image=$1 bundle=$2
+shift 2
+made_from="$(stat -c '%n %s %y' "$image") $*"
+
+exec 9>"$bundle.lock"
+flock 9 # two of your jobs may come to a node at the same time
+if [ -e "$bundle" ] && [ ! -O "$bundle" ]; then
+    echo "$bundle belongs to somebody else: choose another name" >&2
+    exit 1
+fi
+[ "$(cat "$bundle/made-from" 2>/dev/null)" != "$made_from" ] || exit 0
+
+work=$(mktemp -d "$bundle.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+skopeo copy --quiet "oci-archive:$image" "oci:$work/layout:image"
+umoci --log=error unpack --rootless --image "$work/layout:image" "$work/bundle"
+python3 "${0%/*}/bundle.py" "$work/bundle" "$@"
+echo "$made_from" >"$work/bundle/made-from"
+rm -rf "$bundle"
+mv "$work/bundle" "$bundle"
