@@ -69,6 +69,7 @@ class ProblemCode(StrEnum):
     ACCOUNT_CLASH = "account_clash"
     ACCOUNT_LEFT_OUT = "account_left_out"
     SHELL_MISSING = "shell_missing"
+    SSH_NOT_ADOPTED = "ssh_not_adopted"
 
     # Slurm's files.
     SLURM_FILES_REFUSED = "slurm_files_refused"

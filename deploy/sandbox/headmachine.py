@@ -19,6 +19,8 @@ from deploy.sandbox.world import EXPORTED, World
 CHECKOUT = Path(__file__).resolve().parents[2]
 NAME = "head"
 SOURCE = "/srv/meshd"
+USER = "demo"
+"""Somebody who uses the cluster. No image has the account: meshd gives it to the nodes."""
 BOOT_TIMEOUT_S = 90.0
 
 SLURM_CONF = """\
@@ -130,7 +132,8 @@ class Head:
         await self.run(f"{SOURCE}/deploy/head/install", "--offline", timeout_s=180)
 
     async def configure(self, options: HeadOptions) -> None:
-        """Settings, credentials, slurm.conf, and `meshctl init`."""
+        """A user of the cluster, settings, credentials, slurm.conf, and `meshctl init`."""
+        await self.run("useradd", "--create-home", "--comment", "A user of the cluster", USER)
         await self.write("/etc/meshd/meshd.toml", options.settings)
         for name, content in options.credentials.items():
             await self.write(f"/etc/meshd/credentials/{name}", content, "0600")

@@ -24,14 +24,6 @@ HIDDEN = (
 )
 """What the base has and no image of a pod does."""
 
-_DEMO_ID = 1000
-_DEMO = {
-    "passwd": f"demo:x:{_DEMO_ID}:{_DEMO_ID}:A user of the cluster:/home/demo:/bin/bash\n",
-    "group": f"demo:x:{_DEMO_ID}:\n",
-    "shadow": "demo:!::0:99999:7:::\n",
-}
-"""The user that systemd-sysusers makes on machines that boot it."""
-
 
 def packages() -> list[str]:
     """The packages that the container's own list names."""
@@ -43,7 +35,7 @@ async def ensure(base: Path) -> Path:
     """The layer that makes an image a pod's: what the Dockerfile copies and builds, and what is hidden of the base.
 
     Args:
-        base: the lowest layer, whose users it keeps.
+        base: the lowest layer.
     """
     parts = [
         Path(__file__).read_bytes(),
@@ -58,12 +50,6 @@ async def ensure(base: Path) -> Path:
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 # To overlayfs this means: no such file.
                 os.mknod(root / path, stat.S_IFCHR, os.makedev(0, 0))
-        (root / "home/demo").mkdir(parents=True)
-        os.chown(root / "home/demo", _DEMO_ID, _DEMO_ID)
-        (root / "etc").mkdir(exist_ok=True)
-        for name, line in _DEMO.items():
-            (root / "etc" / name).write_text((base / "etc" / name).read_text() + line)
-            (root / "etc" / name).chmod(0o600 if name == "shadow" else 0o644)
 
     return await cache.ensure("layers", "pod", cache.recipe_key(*parts), build)
 

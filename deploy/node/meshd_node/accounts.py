@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from . import account_files as files
+from . import ssh_access
 from .account_homes import Homes
 from .account_merge import BLOCKS, LEFT_OUT, Clash, Merged, Ours, merge
 from .account_value import Wanted, read
@@ -31,6 +32,7 @@ MOVED = "account_moved"
 """The fault code of what happened to an account of the image; it only tells."""
 MOVED_SHOWN_S = 600.0
 SHELL_MISSING = "shell_missing"
+NOT_ADOPTED = "ssh_not_adopted"
 CACHE_S = 10.0
 MERGES_MAX = 5
 NAMES_SHOWN = 3
@@ -45,6 +47,7 @@ class _Last:
     shells: dict[str, list[str]] = field(default_factory=dict)
     notes: list[tuple[float, str]] = field(default_factory=list)
     signature: tuple[tuple[int, int, int], ...] = ()
+    unadopted: bool = False
 
 
 _last: dict[str, _Last] = {}
@@ -62,6 +65,7 @@ def apply(node: Node, value: dict[str, Any], tell: Callable[[str], None]) -> Non
     with _lock:
         tell(f"{len(wanted.users)} users")
         last = _bring(node.paths, wanted)
+        ssh_access.keep(node.paths)
     blocked = [clash for clash in last.clashes if clash.code == BLOCKS]
     if blocked:
         raise NotPossible(blocked[0].text, blocked[0].cure, "accounts")
@@ -82,6 +86,7 @@ def faults(node: Node, value: dict[str, Any]) -> Sequence[Fault]:
         blocked = any(clash.code == BLOCKS for clash in last.clashes)
         if last.waiting or blocked or last.signature != files.signature(node.paths):
             last = _bring(node.paths, read(value))
+        last.unadopted = ssh_access.keep(node.paths) and not ssh_access.adopts(node.paths)
         return _words(last)
     finally:
         _lock.release()
@@ -178,6 +183,10 @@ def _words(last: _Last) -> list[Fault]:
             f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
         )
         found.append(Fault(SHELL_MISSING, f"{shell}, the shell of {users}, is not installed"))
+    if last.unadopted:
+        found.append(
+            Fault(NOT_ADOPTED, "slurm.conf lacks PrologFlags=Contain: a session by ssh is not part of the job")
+        )
     if last.notes:
         found.append(Fault(MOVED, "; ".join(dict.fromkeys(note for _, note in last.notes))))
     return found

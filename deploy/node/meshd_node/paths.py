@@ -60,6 +60,8 @@ class Paths:
         self.skel = root / "etc/skel"
         self.accounts_state = root / "var/lib/meshd-node/accounts.json"
         self.cluster_users = root / "etc/meshd-node/cluster-users"
+        self.pam_sshd = root / "etc/pam.d/sshd"
+        self.slurm_conf_cache = root / "run/slurm/conf/slurm.conf"
         self.nscd_socket = root / "run/nscd/socket"
         self.sss = root / "var/lib/sss/db"
         self.os_release = root / "etc/os-release"

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from deploy.sandbox.demo.checks import DifferenceError
-from deploy.sandbox.headmachine import Head
+from deploy.sandbox.headmachine import USER, Head
 
-USER = "demo"
 TIMEOUT_S = 120.0
 _POLL_S = 0.5
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY"}

@@ -17,6 +17,7 @@ NAMES_SHOWN = 3
 
 _SHOWN: Mapping[ProblemCode, tuple[Severity, str]] = {
     ProblemCode.ACCOUNT_LEFT_OUT: ("warning", "docs/users.md (Clashes) says what to do"),
+    ProblemCode.SSH_NOT_ADOPTED: ("info", "set PrologFlags=Contain in slurm.conf, and restart slurmctld"),
     ProblemCode.SHELL_MISSING: ("info", "add its package to pools.NAME.packages, or put it into the image"),
 }
 """Faults that keep no jobs off a node. ACCOUNT_CLASH does: the node is unfit."""
