@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -10,11 +11,13 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 
+from deploy.sandbox import cache, images
 from tests.e2e.lab import WAIT_FOR_WORD, Lab
 from tests.e2e.pods import COOLDOWN_S, POD_CLOUD, VM_CLOUD
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
+ADOPT = "libpam-slurm-adopt"
 KEEP = '\n[users]\nimage_accounts = "keep"\n'
 
 
@@ -193,3 +196,60 @@ async def test_300_accounts_at_once(two: Two, figure: Callable[[str], None]) -> 
 
 async def held(lab: Lab) -> bool:
     return "accounts_held" in await lab.problem_codes()
+
+
+@pytest.mark.nightly
+async def test_ssh_only_with_a_job(two: Two, figure: Callable[[str], None]) -> None:
+    """Debian's pam_slurm_adopt and sshd on the VM."""
+    lab = two.lab
+    base = await images.ensure_base("trixie")
+    debs = await images.fetch_packages(base, "trixie", [ADOPT], cache.log_file("image-adopt"))
+    (rented,) = [m for m in lab.all_alive() if m.token == two.machines[two.vm]]
+    root = await lab.cluster.world.hypervisor.root(rented.name)
+    for deb in (*debs.glob(f"{ADOPT}_*.deb"), *debs.glob("libslurm4*_*.deb")):
+        shutil.copy(deb, root / "root" / deb.name)
+    await two.head(
+        "useradd -m reader; sed -i '$aPrologFlags=Contain' /etc/slurm/slurm.conf; systemctl restart slurmctld"
+    )
+    await two.same("getent", "passwd", "reader")
+    ssh = "ssh -o StrictHostKeyChecking=no -o BatchMode=yes -o ConnectTimeout=10 -i /root/key"
+    await two.sh(
+        two.vm,
+        "dpkg -i /root/*.deb && systemctl restart meshd-slurmd && mkdir -p /run/sshd"
+        " && ssh-keygen -q -N '' -f /root/key"
+        " && install -d -m 700 -o reader -g reader /home/reader/.ssh /root/.ssh && chown root: /root/.ssh"
+        " && cp /root/key.pub /root/.ssh/authorized_keys"
+        " && install -m 600 -o reader -g reader /root/key.pub /home/reader/.ssh/authorized_keys && systemctl start ssh",
+    )
+
+    async def edited() -> bool:
+        return "pam_slurm_adopt" in await two.sh(two.vm, "cat /etc/pam.d/sshd")
+
+    await lab.until(edited, "the agent found the module")
+
+    async def idle() -> bool:
+        return (await lab.slots())[two.vm].states == {"IDLE"}
+
+    await lab.until(idle, "the node is idle")
+    assert await two.sh(two.vm, f"{ssh} root@localhost id -un") == "root"
+    denied = await two.sh(two.vm, f"{ssh} reader@localhost id -un 2>&1", check=False)
+    assert "Access denied by pam_slurm_adopt: you have no active jobs on this node" in denied, denied
+    job = await two.job("reader", two.vm, WAIT_FOR_WORD)
+    await lab.running(job)
+    assert await two.sh(two.vm, f"{ssh} reader@localhost id -un") == "reader"
+    await two.sh(two.vm, f"({ssh} reader@localhost sleep 777 >/dev/null 2>&1 &)")
+
+    async def sleeps() -> bool:
+        return bool(await two.sh(two.vm, "pgrep -u reader -f '^sleep 777'", check=False))
+
+    await lab.until(sleeps, "a session of the user runs")
+    listed = await two.sh(two.vm, f"scontrol listpids {job}", check=False)
+    await two.head(f"scancel {job}")
+
+    async def ended() -> bool:
+        return not await two.sh(two.vm, "pgrep -u reader -f '^sleep 777'", check=False)
+
+    await lab.until(ended, f"the session ended with the job: {listed}")
+    await two.head(
+        "sed -i '/^PrologFlags=Contain$/d' /etc/slurm/slurm.conf; systemctl restart slurmctld; userdel -r reader"
+    )
