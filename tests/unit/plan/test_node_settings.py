@@ -12,6 +12,7 @@ from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import FailureCause, Phase, UnfitReason
 from meshd.model.node_settings import NodeFault, ReportedSection, SectionState, WantedSection
 from meshd.model.observed import AgentReport, Fresh, Snapshot
+from meshd.plan.accounts import Accounts, User
 from meshd.plan.arriving import configuring
 from meshd.plan.fitness import unfit
 from meshd.plan.node_settings import (
@@ -28,6 +29,7 @@ from meshd.plan.node_settings import (
 from meshd.plan.plan_input import PlanInput
 from meshd.plan.repair import repair
 from meshd.plan.replace import replacement
+from meshd.plan.shares import Share
 from tests.unit.worlds import NOW, ago, around, cluster_view, machine, node, peer, slurm, tailnet
 
 GIVEN = ClusterGiven({"h100": PoolGiven(env={"HF_HOME": "/data/hf", "GLOO_SOCKET_IFNAME": "eth0"})})
@@ -50,6 +52,18 @@ def test_a_pools_variables_come_after_the_built_in_ones_and_win() -> None:
     }
     assert sections(GIVEN, NodeKind("other", pod=True))["job_env"].value == {"env": BUILT_IN_ENV}
     assert list(sections(GIVEN, VM)) == [name for name in SECTIONS if name in sections(GIVEN, VM)]
+
+
+def test_the_heads_users_go_to_every_node() -> None:
+    assert "accounts" not in sections(GIVEN, VM), "they are not known: nodes keep what they have"
+    users = (User("anna", 1001, 1001, "", "/home/anna", "/bin/sh"),)
+    share = Share("home", "/home", "", "", ())
+    given = replace(GIVEN, accounts=Accounts(users), shares=(share,), move_image_accounts=False)
+    value = sections(given, VM)["accounts"].value
+    assert [one["name"] for one in value["users"]] == ["anna"]
+    assert (value["image_accounts"], value["shares"]) == ("keep", ["/home"])
+    assert sections(given, NodeKind("h100", pod=True))["accounts"].value["shares"] == [], "a pod mounts none"
+    assert list(sections(given, VM))[:2] == ["accounts", "shares"]
 
 
 def test_the_digest_follows_the_value_and_not_its_order() -> None:
