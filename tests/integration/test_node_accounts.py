@@ -223,6 +223,28 @@ def test_a_home_on_a_share_is_not_made_nor_taken(machine: Machine) -> None:
     assert machine.owner("home/ubuntu")[0] == 1000, "files on a share belong to the head's users"
 
 
+def test_a_share_that_is_given_up(machine: Machine) -> None:
+    """Its users get homes on the machine when it is gone."""
+    machine.apply(wanted(STUDENT, shares=["/home"]))
+    shared = machine.root / "home/student"
+    shared.mkdir()
+    machine.apply(wanted(STUDENT))
+    assert machine.owner("home/student")[:2] == (0, 0), "it is there: it may be another machine's"
+    shared.rmdir()
+    machine.faults(wanted(STUDENT))
+    assert machine.owner("home/student") == (1001, 1001, 0o700)
+
+
+def test_a_home_that_cannot_be_made(machine: Machine) -> None:
+    value = wanted(
+        user("student", 1001, home="/etc/passwd/student"), user("other", 1002), user("none", 1003, home="/nonexistent")
+    )
+    machine.apply(value)
+    assert machine.owner("home/other")[0] == 1002
+    assert set(machine.faults(value)) == {LEFT_OUT}
+    assert not (machine.root / "nonexistent").exists()
+
+
 def test_what_somebody_changes_on_the_node_is_put_back(machine: Machine) -> None:
     machine.apply(wanted(STUDENT))
     lines = [line for line in machine.text("passwd").splitlines() if not line.startswith("student:")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ class Homes:
         Raises:
             OSError: it cannot be made.
         """
-        if not self.local(user.home):
+        if not self.local(user.home) or _nowhere(user.home):
             return
         path, known = self._path(user.home), self.made.get(user.home)
         found = _seen(path)
@@ -73,6 +74,11 @@ class Homes:
         inode = new.stat().st_ino
         new.rename(path)
         return inode
+
+    def missing(self, users: Iterable[User]) -> set[str]:
+        """The homes that should be there and are not. Looks at nothing on a share: its server may be away."""
+        homes = (user.home for user in users if self.local(user.home) and not _nowhere(user.home))
+        return {home for home in homes if _seen(self._path(home)) is None}
 
     def close(self, uid: int) -> None:
         """Give the homes that were made for a user who is gone to root, 0700. Their files stay."""
@@ -112,6 +118,11 @@ def _give(name: str, at: int, move: Move) -> None:
     gid = move.gid[1] if found.st_gid == move.gid[0] else found.st_gid
     if (uid, gid) != (found.st_uid, found.st_gid):
         os.chown(name, uid, gid, dir_fd=at, follow_symlinks=False)
+
+
+def _nowhere(home: str) -> bool:
+    """Whether a home says that the account has none."""
+    return any(_below(home, path) for path in ("/nonexistent", "/var/empty", "/dev", "/proc", "/sys", "/run"))
 
 
 def _below(path: str, directory: str) -> bool:

@@ -16,7 +16,7 @@ from . import account_files as files
 from . import ssh_access
 from .account_homes import Homes
 from .account_merge import BLOCKS, LEFT_OUT, Clash, Merged, Ours, merge
-from .account_value import Wanted, read
+from .account_value import User, Wanted, read
 from .console import say
 from .errors import NodeError, NotPossible, ToolFailed, ToolMissing, ToolTimeout
 from .files import write_if_changed
@@ -48,6 +48,8 @@ class _Last:
     notes: list[tuple[float, str]] = field(default_factory=list)
     signature: tuple[tuple[int, int, int], ...] = ()
     unadopted: bool = False
+    users: list[User] = field(default_factory=list)
+    homeless: set[str] = field(default_factory=set)
 
 
 _last: dict[str, _Last] = {}
@@ -83,8 +85,7 @@ def faults(node: Node, value: dict[str, Any]) -> Sequence[Fault]:
         last = _last.get(str(node.paths.root))
         if last is None:
             return ()
-        blocked = any(clash.code == BLOCKS for clash in last.clashes)
-        if last.waiting or blocked or last.signature != files.signature(node.paths):
+        if _stale(node.paths, last, value):
             last = _bring(node.paths, read(value))
         last.unadopted = ssh_access.keep(node.paths) and not ssh_access.adopts(node.paths)
         return _words(last)
@@ -92,11 +93,21 @@ def faults(node: Node, value: dict[str, Any]) -> Sequence[Fault]:
         _lock.release()
 
 
+def _stale(paths: Paths, last: _Last, value: dict[str, Any]) -> bool:
+    """Whether something has changed on the machine that the users depend on."""
+    blocked = any(clash.code == BLOCKS for clash in last.clashes)
+    if last.waiting or blocked or last.signature != files.signature(paths):
+        return True
+    # A share that is given up leaves users without a home.
+    return Homes(paths, {}, tuple(value.get("shares", ()))).missing(last.users) - last.homeless != set()
+
+
 def _bring(paths: Paths, wanted: Wanted) -> _Last:
     """Make it so, and remember how it ended."""
     ours, made = files.load(paths)
     homes = Homes(paths, made, wanted.shares)
     merged, failed = _merge(paths, wanted, ours, homes)
+    clashes = [*merged.clashes, *failed]
     for name, _ in merged.gone:
         say(f"the user {name} is gone")
     files.save(paths, merged.ours, homes.made)
@@ -108,23 +119,22 @@ def _bring(paths: Paths, wanted: Wanted) -> _Last:
         say(note)
     notes = [*before.notes, *((now_s, note) for note in merged.notes)]
     last = _Last(
-        merged.clashes, merged.waiting, _missing_shells(paths, merged),
+        clashes, merged.waiting, _missing_shells(paths, merged),
         [one for one in notes if now_s - one[0] < MOVED_SHOWN_S], files.signature(paths),
+        users=merged.placed, homeless=homes.missing(merged.placed),
     )  # fmt: skip
     _last[str(paths.root)] = last
-    if failed:
-        raise failed
     return last
 
 
-def _merge(paths: Paths, wanted: Wanted, ours: Ours, homes: Homes) -> tuple[Merged, OSError | None]:
+def _merge(paths: Paths, wanted: Wanted, ours: Ours, homes: Homes) -> tuple[Merged, list[Clash]]:
     """Merge under the lock. Directories come first, without the lock: that may take long.
 
     Returns:
-        What was done, and the error of a home that could not be made.
+        What was done, and homes that could not be made.
     """
     ready: set[object] = set()
-    failed: OSError | None = None
+    failed: list[Clash] = []
     for _ in range(MERGES_MAX):
         with files.locked(paths):
             old = files.read(paths)
@@ -152,14 +162,15 @@ def _both(old: Ours, new: Ours) -> Ours:
     )  # fmt: skip
 
 
-def _make_homes(homes: Homes, merged: Merged) -> OSError | None:
-    """Make what is missing; the error of the last one that could not be made."""
-    failed = None
+def _make_homes(homes: Homes, merged: Merged) -> list[Clash]:
+    """Make what is missing. A home that cannot be made keeps nobody else off the machine."""
+    failed = []
     for user in merged.placed:
         try:
             homes.make(user)
         except OSError as error:
-            failed = error
+            text = f"the home {user.home} of user {user.name} cannot be made: {error.strerror}"
+            failed.append(Clash(LEFT_OUT, text, "free space there, or give the user another home"))
     return failed
 
 
@@ -187,8 +198,9 @@ def _words(last: _Last) -> list[Fault]:
         found.append(
             Fault(NOT_ADOPTED, "slurm.conf lacks PrologFlags=Contain: a session by ssh is not part of the job")
         )
-    if last.notes:
-        found.append(Fault(MOVED, "; ".join(dict.fromkeys(note for _, note in last.notes))))
+    notes = [note for at_s, note in last.notes if time.monotonic() - at_s < MOVED_SHOWN_S]
+    if notes:
+        found.append(Fault(MOVED, "; ".join(dict.fromkeys(notes))))
     return found
 
 
