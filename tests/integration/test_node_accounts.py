@@ -17,6 +17,7 @@ from deploy.node.meshd_node import account_files, accounts, files
 from deploy.node.meshd_node.account_merge import BLOCKS, LEFT_OUT
 from deploy.node.meshd_node.errors import NodeError, NotPossible
 from deploy.node.meshd_node.paths import Paths
+from deploy.node.meshd_node.state import State
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -54,7 +55,7 @@ class Machine:
 
     @property
     def node(self) -> Any:
-        return SimpleNamespace(paths=self.paths)
+        return SimpleNamespace(paths=self.paths, state=State(slurm_uid=1900, munge_uid=1901))
 
     def apply(self, value: dict[str, Any]) -> None:
         accounts.apply(self.node, value, self.told.append)
@@ -221,6 +222,15 @@ def test_a_home_on_a_share_is_not_made_nor_taken(machine: Machine) -> None:
     assert machine.owner("home/student")[0] == 1001
     machine.apply(wanted(user("new", 1000), shares=["/home"]))
     assert machine.owner("home/ubuntu")[0] == 1000, "files on a share belong to the head's users"
+
+
+def test_the_daemons_accounts_are_not_the_heads_to_give(machine: Machine) -> None:
+    rows = "slurm:x:1900:1900::/nonexistent:/usr/sbin/nologin\nmunge:x:1901:1901::/nonexistent:/usr/sbin/nologin\n"
+    (machine.root / "etc/passwd").write_text(PASSWD.replace("+", f"{rows}+", 1))
+    before = machine.text("passwd")
+    machine.apply(wanted(user("hpc", 1900), user("munge", 1005)))
+    assert machine.text("passwd") == before
+    assert not machine.lines("group", "hpc")
 
 
 def test_a_share_that_is_given_up(machine: Machine) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .account_tables import NAMES, Account, GroupRow, Table, Tables, account, group
-from .account_value import Group, User, Wanted, systems
+from .account_value import SLURMS, Group, User, Wanted, systems
 
 FIELDS = {"passwd": 7, "group": 4}
 FREE_FROM, FREE_TO = 59_999, 50_000
@@ -214,7 +214,7 @@ class _Merge:
         return [row for row in map(self._account, names) if row is not None]
 
     def _may_move(self, row: Account) -> bool:
-        return self.wanted.move and row.uid not in self.busy
+        return self.wanted.move and row.uid not in self.busy and row.name not in SLURMS
 
     def _why_not(self, row: Account) -> str:
         return ", which has processes" if self.wanted.move and row.uid in self.busy else ""
@@ -305,7 +305,7 @@ class _Merge:
         self.groups[wish.name] = wish.gid
 
     def _may_move_group(self, row: GroupRow) -> bool:
-        if systems(row.gid) or not self.wanted.move:
+        if systems(row.gid) or not self.wanted.move or row.name in SLURMS:
             return False
         return not any(systems(one.uid) or one.uid in self.busy for one in self._in(row.gid))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .errors import NotPossible
@@ -57,6 +57,19 @@ class Wanted:
     groups: tuple[Group, ...] = ()
     move: bool = True
     shares: tuple[str, ...] = ()
+
+
+SLURMS = ("slurm", "munge")
+"""The accounts of the daemons, which the agent makes by itself (users.py), with any number."""
+
+
+def without_slurms(wanted: Wanted, numbers: Collection[int]) -> Wanted:
+    """The same without the accounts and groups of slurm and munge, by name and by `numbers`."""
+    return replace(
+        wanted,
+        users=tuple(one for one in wanted.users if one.name not in SLURMS and one.uid not in numbers),
+        groups=tuple(one for one in wanted.groups if one.name not in SLURMS and one.gid not in numbers),
+    )
 
 
 def read(value: Mapping[str, Any]) -> Wanted:

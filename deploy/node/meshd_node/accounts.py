@@ -16,7 +16,7 @@ from . import account_files as files
 from . import ssh_access
 from .account_homes import Homes
 from .account_merge import BLOCKS, LEFT_OUT, Clash, Merged, Ours, merge
-from .account_value import User, Wanted, read
+from .account_value import User, Wanted, read, without_slurms
 from .console import say
 from .errors import NodeError, NotPossible, ToolFailed, ToolMissing, ToolTimeout
 from .files import write_if_changed
@@ -63,7 +63,7 @@ def apply(node: Node, value: dict[str, Any], tell: Callable[[str], None]) -> Non
         NotPossible: the number of a user belongs to another account, or the head's list cannot be used.
         NodeError, OSError: the tables are locked or cannot be written; nothing is half done.
     """
-    wanted = read(value)
+    wanted = _wanted(node, value)
     with _lock:
         tell(f"{len(wanted.users)} users")
         last = _bring(node.paths, wanted)
@@ -86,11 +86,16 @@ def faults(node: Node, value: dict[str, Any]) -> Sequence[Fault]:
         if last is None:
             return ()
         if _stale(node.paths, last, value):
-            last = _bring(node.paths, read(value))
+            last = _bring(node.paths, _wanted(node, value))
         last.unadopted = ssh_access.keep(node.paths) and not ssh_access.adopts(node.paths)
         return _words(last)
     finally:
         _lock.release()
+
+
+def _wanted(node: Node, value: dict[str, Any]) -> Wanted:
+    state = node.state
+    return without_slurms(read(value), {state.slurm_uid, state.slurm_gid, state.munge_uid, state.munge_gid})
 
 
 def _stale(paths: Paths, last: _Last, value: dict[str, Any]) -> bool:
