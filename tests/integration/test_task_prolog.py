@@ -13,12 +13,16 @@ from pathlib import Path
 import pytest
 
 from meshd.bootstrap.assets import task_prolog
+from meshd.slurm.init.codes import Warn
+from meshd.slurm.init.plan import plan_init
 from meshd.slurm.init.task_prolog import TASK_PROLOG
+from meshd.slurm.init.types import InitInput
 from tests.integration.slurm_lab import Host, Lab, wait_until
 from tests.integration.test_slurm_real import HEAD_IP, IMAGES, LAB_SETTINGS, image_layers, init, pytestmark
 
 __all__ = ["pytestmark"]
 
+OWN = "/usr/local/sbin/site-task-prolog"
 VALUES = {
     "PLAIN": "1", "SPACES": "  two  spaces  ", "QUOTES": "a'b\"c`d", "DOLLAR": "$HOME ${X} $(id)", "UTF8": "größe 日本",
     "BACKSLASH": "a\\nb\\", "EQUALS": "a=b=c", "EMPTY": "", "HASH": "# no comment", "EXPORT": "export A=1",
@@ -79,4 +83,15 @@ def test_variables_arrive_unchanged_and_a_missing_file_ends_no_job(lab: Lab) -> 
     for name, expected in (("batch", own), ("step", own), ("later", {**own, "UTF8": "later"})):
         assert json.loads(m1.call("cat", f"/tmp/{name}")) == expected
     assert "idle" in head.call("sinfo", "-h", "-n", "m1", "-o", "%T")
+
+    # A site's own TaskProlog, with the line that `meshctl init` names.
+    line = f"if [ -x {TASK_PROLOG} ]; then {TASK_PROLOG}; fi"
+    have = InitInput("lab", "head", HEAD_IP, f"{conf.read_text()}TaskProlog={OWN}\n", task_prolog="x", pools=[])
+    (told,) = [found.text for found in plan_init(have).findings if found.code is Warn.TASK_PROLOG]
+    assert told.endswith(line)
+    put(m1, OWN, f"#!/bin/sh\necho export MINE=yes\n{line}\n", "755")
+    conf.write_text(conf.read_text().replace(f"TaskProlog={TASK_PROLOG}", f"TaskProlog={OWN}"))
+    head.call("scontrol", "reconfigure")
+    both = ("srun", "-p", "p", "sh", "-c", 'echo "$MINE $EQUALS"')
+    wait_until(lambda: head.call(*both) == "yes a=b=c\n", "both programs' variables")
     m1.stop("slurmd")

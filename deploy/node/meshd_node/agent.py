@@ -118,8 +118,6 @@ class Agent:
                 self._step()
                 backoff.reset()
                 self._last_said = ""
-            except Interrupted:
-                backoff.reset()  # the head was there
             except HeadRefused as error:
                 if error.status == 401 and self._node.state.joined:
                     # the head does not know this machine: its journal was lost, or is older than the join
@@ -190,8 +188,10 @@ class Agent:
         try:
             answer = self._link.call(
                 "POST", "/v1/poll", node.state.node_token, body, hold_s + POLL_SLACK_S,
-                outdated=lambda: node.sections.version != sections,
+                outdated=None if phase else lambda: node.sections.version != sections,
             )  # fmt: skip
+        except Interrupted:
+            return  # the head was there; the next poll tells the news
         except HeadRefused as error:
             if error.status in (400, 413):
                 # the head refuses a result: send only how each command ended with the next poll
