@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from meshd.codes import CheckName
+from meshd.codes import CheckName, ProblemCode
 from tests.e2e.lab import USER, Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 HOME = f"/home/{USER}"
+DATA = '\n[share.data]\npath = "/srv/data"\n'
 SHARES = '\n[share.home]\npath = "/home"\n'
 GRACE_S = 1.0
 
@@ -96,3 +98,117 @@ async def test_a_jobs_output_is_in_the_home_on_the_head(shares: Shares, figure: 
     assert (await lab.head.run("cat", f"{HOME}/{job}.out", f"{HOME}/mine")).text.split() == ["done", job]
     root = await lab.inside(row["machine"], "sh", "-c", f"ls {HOME} 2>&1 || true")
     assert "Permission denied" in root, "root of a node is nobody on the head"
+
+
+@pytest.mark.any_machines
+async def test_a_dead_server_drains_nodes_and_ends_no_job_and_a_new_node_waits_for_it(
+    shares: Shares, figure: Callable[[str], None]
+) -> None:
+    lab = shares.lab
+    await lab.have(1)
+    ((slot, row),) = (await lab.by_slot()).items()
+    machine = row["machine"]
+    beats = f"{HOME}/beats"
+    script = f"until [ -e {HOME}/enough ]; do date +%s >>{beats}; sleep 0.2; done; echo done"
+    job = await lab.sbatch(script, f"--chdir={HOME}", f"--output={HOME}/%j.out")
+    await lab.running(job)
+
+    await shares.server("stop")
+    began = time.monotonic()
+    try:
+        await lab.want(2)
+        await shares.drained(slot, "/home")
+        figure(f"a node whose share died was drained after {time.monotonic() - began:.0f} s")
+        assert (await lab.job(job))["JobState"] == "RUNNING"
+        assert (await shares.doctor())["code"] == ProblemCode.SHARE_SERVER_DOWN
+
+        async def says_why() -> bool:
+            (new,) = [one for name, one in (await lab.nodes()).items() if name != machine] or [None]
+            waits = new["settings"] or [] if new is not None and new["phase"] == "configuring" else []
+            return any(one["name"] == "shares" and "2049" in one["text"] for one in waits)
+
+        await lab.until(says_why, "the new machine says what it waits for")
+        assert set(await lab.nodes()) > {machine}, "the old one is not replaced"
+    finally:
+        await shares.server("start")
+    began = time.monotonic()
+    await shares.drained(slot, "")
+    figure(f"the drain was lifted {time.monotonic() - began:.0f} s after the server was back")
+    await shares.unfit(machine, "")
+    await lab.ready(2)
+    await lab.head.run("runuser", "-u", USER, "--", "touch", f"{HOME}/enough")
+    await lab.completed(job)
+    assert (await lab.head.run("cat", f"{HOME}/{job}.out")).text == "done"
+
+
+@pytest.mark.any_machines
+async def test_a_rebooted_node_has_its_shares_before_it_takes_jobs(
+    shares: Shares, figure: Callable[[str], None]
+) -> None:
+    lab = shares.lab
+    await lab.have(1)
+    ((slot, row),) = (await lab.by_slot()).items()
+    machine = row["machine"]
+    boot = await lab.inside(machine, "cat", "/proc/sys/kernel/random/boot_id")
+    began = time.monotonic()
+    await lab.inside(machine, "systemctl", "reboot", "--no-block", check=False)
+
+    async def back() -> bool:
+        up = await lab.inside(machine, "sh", "-c", "cat /proc/uptime; systemctl is-active meshd-slurmd", check=False)
+        return up.endswith("\nactive") and await shares.mounted(machine) == ["/home"]
+
+    async def again() -> bool:
+        return "NOT_RESPONDING" not in (await lab.slots())[slot].states and await back()
+
+    await lab.until(again, f"{slot} is back ({boot[:4]})")
+    figure(f"a rebooted node had its share after {time.monotonic() - began:.1f} s")
+    job = await lab.sbatch("echo again", f"--chdir={HOME}", f"--output={HOME}/%j.out", f"--nodelist={slot}")
+    await lab.completed(job)
+    assert (await lab.head.run("cat", f"{HOME}/{job}.out")).text == "again"
+
+
+@pytest.mark.any_machines
+async def test_shares_come_and_go_with_the_settings_and_one_that_is_used_stays(shares: Shares) -> None:
+    lab = shares.lab
+    await lab.have(1)
+    ((slot, row),) = (await lab.by_slot()).items()
+    machine = row["machine"]
+    await shares.settings(SHARES + DATA)
+
+    async def mounted(*paths: str) -> bool:
+        return await shares.mounted(machine) == list(paths)
+
+    await lab.until(lambda: mounted("/home", "/srv/data"), "both are mounted")
+    user = await lab.inside(machine, "sh", "-c", "cd /srv/data; sleep 600 >/dev/null 2>&1 & echo $!")
+    await shares.settings()
+
+    async def told() -> bool:
+        return f"sleep ({user})" in await lab.problems()
+
+    await lab.until(told, "what still uses it is told")
+    assert await mounted("/home", "/srv/data")
+    await lab.inside(machine, "kill", user)
+    await lab.until(lambda: mounted("/home"), "it is unmounted")
+    assert await shares.exported() == {f"/home {row['address']}"}
+    await shares.settings("")
+    await lab.until(mounted, "nothing is mounted")
+
+    async def over() -> bool:
+        return "share" not in (await lab.features())[slot] and not await shares.exported()
+
+    await lab.until(over, "the node has no feature share, and no export")
+
+
+@pytest.mark.any_machines
+async def test_what_init_did_is_taken_back(shares: Shares) -> None:
+    lab = shares.lab
+    await lab.have(1)
+    await lab.have(0)
+    assert await shares.exported() == set()
+    words = ("/opt/meshd/venv/bin/python", "-I", "-m")
+    await lab.head.run(*words, "meshd.shares.headexports", "--remove")
+    await lab.head.run(*words, "meshd.shares.setup_io", "--remove")
+    await lab.head.shell("! ls /etc/nfs.conf.d/meshd.conf /etc/exports.d/meshd.exports")
+    states = await lab.head.run("systemctl", "is-enabled", "rpcbind.socket", "rpc-statd", "nfs-server", check=False)
+    assert states.text.split() == ["enabled", "static", "disabled"]
+    assert not (await lab.head.shell("ss -Hltn | grep -E ':2049 ' || true"))

@@ -38,7 +38,7 @@ MOUNT_S = 45.0
 UNMOUNT_S = 10.0
 DETACH_S = 3.0
 DIRECTORY_S = 5.0
-LOST_S = 10.0
+LOST_S = 5.0
 """A share is lost when it has not answered for this long. The head waits besides before it keeps jobs off the node."""
 USERS_MAX = 5
 
