@@ -26,6 +26,7 @@ from meshd.daemon.nodes.head_accounts import HeadAccounts
 from meshd.daemon.nodes.node_settings import NodeSettings
 from meshd.daemon.nodes.roster import HeadNames, Roster
 from meshd.daemon.nodes.server import NodeApiServer
+from meshd.daemon.nodes.ssh_key import HeadKey
 from meshd.daemon.nodes.user_data import UserDataMaker
 from meshd.daemon.nodes.wiring import NodeParts, NodeReporter
 from meshd.daemon.nodes.wiring import build as build_nodes
@@ -113,10 +114,12 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         pod_providers=frozenset(pod_limits(providers)), write=ports.slurm_files,
     )  # fmt: skip
     desired = DesiredState(live, journal, providers, slurm_files, clock, may_change_devices=keys.api is not None)
+    head_key = HeadKey(settings.cluster.ssh_key)
     accounts = HeadAccounts(ports.accounts, live, clock, settings.cluster.state_dir)
     node_settings = NodeSettings(
         live, journal, agents, reports, clock, pod_limits(providers), head=lambda: tailnet.head_tailnet_ip,
         task_prolog=ports.slurm.task_prolog, accounts=lambda: accounts.current,
+        ssh_key=head_key.public,
     )  # fmt: skip
     accounts.on_change(node_settings.wake)
     snapshot = SnapshotReader(sources, tailnet, lag, slurm_files, reports, node_settings)
@@ -155,7 +158,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     slurm_ping = SlurmPing(ports.slurm.ping, sources.slurm.hurry, clock)
     report = Report(
         live, SourceReporter(snapshot, journal, slurm_ping), NodeReporter(live, store, nodes, desired, snapshot, keys),
-        guards, prices.service, *controllers,
+        head_key, guards, prices.service, *controllers,
         MlflowReporter(lambda: live.settings.mlflow, lambda: tailnet.head_tailnet_ip),
     )  # fmt: skip
     reloaded = (sources, auth_key.controller, accounts, node_settings)

@@ -72,6 +72,8 @@ class ClusterGiven:
         shares: what nodes mount.
         accounts: the head's users; None while they are not known: nodes keep those that they have.
         move_image_accounts: an account of an image that is in a user's way gets another number.
+        ssh_key: the public half of root's key on the head, type and key; "" for none.
+        head: the head's address on the tailnet; "" while it is not known.
     """
 
     pools: Mapping[str, PoolGiven]
@@ -79,6 +81,8 @@ class ClusterGiven:
     shares: Sequence[Share] = ()
     accounts: Accounts | None = None
     move_image_accounts: bool = True
+    ssh_key: str = ""
+    head: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +150,19 @@ def _job_env(given: ClusterGiven, kind: NodeKind) -> Made:
     return {"env": {**BUILT_IN_ENV, **given.env, **pool.env}}, False, 0.0
 
 
+def _ssh_key(given: ClusterGiven, _kind: NodeKind) -> Made:
+    """Root on the head may come in as root."""
+    there = bool(given.ssh_key and given.head)
+    return {"key": given.ssh_key if there else "", "from": given.head if there else ""}, False, 0.0
+
+
 SECTIONS: Final[Mapping[str, Callable[[ClusterGiven, NodeKind], Made | None]]] = {
     "accounts": _accounts,
     "shares": _shares,
     "packages": _packages,
     "setup": _setup,
     "job_env": _job_env,
+    "ssh_key": _ssh_key,
 }
 """By name, in their order: what makes a section. None: nodes of this kind do not have it. A section that has nothing to
 do is sent empty, so that a node which had more gives it up."""

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import VERSION, parse
+from . import VERSION, parse, pod_sshd
 from .bounded import Hangs
+from .console import say
 from .errors import NodeError, ToolMissing
 from .kind import may_change_network
 from .limits import limited
@@ -62,8 +63,19 @@ def gather(paths: Paths, clock_skew_s: Callable[[], float], *, systemd: bool, tu
         "systemd": systemd,
         "tun": tun,
         "firewall": may_change_network(paths.proc),
-        "ssh_host_key": " ".join(_text(paths.ssh_host_key).split()[:2])[:1000],
+        "ssh_host_key": _ssh_host_key(paths, systemd),
     }
+
+
+def _ssh_host_key(paths: Paths, systemd: bool) -> str:
+    """Type and key of the ssh server that the head's root comes in by; "" where there is none."""
+    if systemd:
+        return " ".join(_text(paths.ssh_host_key).split()[:2])[:1000]
+    try:
+        return pod_sshd.host_key(paths)
+    except (NodeError, OSError) as error:
+        say(f"there will be no ssh server: {error}")
+        return ""
 
 
 class _Later:

@@ -14,6 +14,7 @@ import click
 
 from meshd.api import endpoints
 from meshd.api.schema import InitChange, InitFinding, InitView
+from meshd.cli import head_ssh_key
 from meshd.cli.errors import CliError, ExitCode
 from meshd.cli.init_input import head_address, read_input
 from meshd.cli.init_share import init_share
@@ -104,13 +105,17 @@ def command(
         if fs.is_host:
             asyncio.run(probe.check_parse(run, before, plan))
         needs_key = _needs_key(fs)
-    view = _view(plan, settings, needs_key=needs_key)
+        ssh_key = PurePosixPath(settings.cluster.ssh_key)
+        needs_ssh_key = head_ssh_key.needs_key(fs, ssh_key)
+    view = _view(plan, settings, needs_key=needs_key, new_ssh_key=ssh_key if needs_ssh_key else None)
     if not as_json:
         _show(plan, view, err=not dry_run)
-    changes = needs_key or not plan.empty
+    changes = needs_key or needs_ssh_key or not plan.empty
     if changes and not dry_run:
         confirm("Write this?", yes=yes, why="this changes the head's files")
         view = _apply(plan, view, fs, needs_key=needs_key, unit=settings.slurm.slurmctld_unit)
+        if needs_ssh_key:
+            _make_ssh_key(fs, ssh_key)
     if as_json:
         print_json(view)
     if not changes:
@@ -157,7 +162,7 @@ def _refusals() -> Iterator[None]:
         ) from error
 
 
-def _view(plan: InitPlan, settings: Settings, *, needs_key: bool) -> InitView:
+def _view(plan: InitPlan, settings: Settings, *, needs_key: bool, new_ssh_key: PurePosixPath | None = None) -> InitView:
     changes = [
         InitChange(path=str(c.path), reasons=list(c.reasons), diff=render_diff(_only(part, str(c.path))))
         for part in _parts(plan)
@@ -176,6 +181,9 @@ def _view(plan: InitPlan, settings: Settings, *, needs_key: bool) -> InitView:
         steps.append("scontrol reconfigure")
     if changes or plan.restart_slurmctld:
         steps += ["systemctl restart meshd", "meshctl doctor"]
+    if new_ssh_key is not None:
+        text = "there is no key of root's for the nodes (`meshctl ssh`): make one"
+        changes.append(InitChange(path=str(new_ssh_key), reasons=[text]))
     findings = [InitFinding(code=str(finding.code), text=finding.text) for finding in plan.findings]
     actions = list(plan.accounting.actions) if plan.accounting else []
     return InitView(changes=changes, actions=actions, warnings=list(plan.warnings), findings=findings, next=steps)
@@ -266,6 +274,14 @@ def _half_done(cure: str) -> Iterator[None]:
 def _made_key(fs: RootFs) -> str:
     with _half_done("correct it, then `meshctl init` again: Slurm's files are written"):
         return _make_key(fs)
+
+
+def _make_ssh_key(fs: RootFs, path: PurePosixPath) -> None:
+    try:
+        say(f"made root's key for the nodes, fingerprint {head_ssh_key.make_key(fs, path)}")
+    except (MeshdError, OSError) as error:
+        cure = "correct it, then `meshctl init` again: Slurm's files are written"
+        raise CliError(f"{path}: {error}", cure, kind="init") from error
 
 
 def _needs_key(fs: RootFs) -> bool:

@@ -31,7 +31,9 @@ MLFLOW_URI = "MLFLOW_TRACKING_URI"
 """The variable from which MLflow's clients take the address of the server."""
 
 
-def given_by(settings: Settings, pools: Mapping[str, PoolGiven], head: str, accounts: Accounts | None) -> ClusterGiven:
+def given_by(
+    settings: Settings, pools: Mapping[str, PoolGiven], head: str, accounts: Accounts | None, ssh_key: str = ""
+) -> ClusterGiven:
     """What the settings and the head's accounts give nodes.
 
     Args:
@@ -39,11 +41,12 @@ def given_by(settings: Settings, pools: Mapping[str, PoolGiven], head: str, acco
         pools: what their pools give, with the scripts that they name.
         head: the head's address on the tailnet; "" while it is not known.
         accounts: the head's users; None: not known.
+        ssh_key: the public half of root's key on the head; "" for none.
     """
     env = {MLFLOW_URI: settings.mlflow.uri(head)} if settings.mlflow.enabled and head else {}
     return ClusterGiven(
         pools, env=env, shares=settings.shares, accounts=accounts,
-        move_image_accounts=settings.users.image_accounts == "move",
+        move_image_accounts=settings.users.image_accounts == "move", ssh_key=ssh_key, head=head,
     )  # fmt: skip
 
 
@@ -74,6 +77,7 @@ class NodeSettings(Controller):
         clock: time.
         pod_providers: the providers that rent pods.
         head: the head's address on the tailnet; "" while it is not known.
+        ssh_key: the public half of root's key on the head; "" for none.
         task_prolog: the TaskProlog of the slurmctld that runs; raises SlurmError.
         accounts: the head's users; None from it: not known.
     """
@@ -92,6 +96,7 @@ class NodeSettings(Controller):
         task_prolog: Callable[[], Awaitable[str]],
         head: Callable[[], str] = lambda: "",
         accounts: Callable[[], Accounts | None] = lambda: None,
+        ssh_key: Callable[[], str] = lambda: "",
     ) -> None:
         super().__init__(clock)
         self._live = live
@@ -101,6 +106,8 @@ class NodeSettings(Controller):
         self._pod_providers = pod_providers
         self._head = head
         self._last_head = ""
+        self._read_ssh_key = ssh_key
+        self._ssh_key = ssh_key()
         self._task_prolog = task_prolog
         self._accounts = accounts
         self._last_accounts: Accounts | None = None
@@ -150,6 +157,7 @@ class NodeSettings(Controller):
 
     def look(self) -> None:
         """Send the sections that have changed to the agents that poll. Each poll is looked at as well."""
+        self._ssh_key = self._read_ssh_key()
         self._refresh()
         if self._looked_at == self._generation:
             return
@@ -172,11 +180,11 @@ class NodeSettings(Controller):
         settings, head = self._live.settings, self._head() or self._last_head  # a tailscaled may be restarting
         accounts = self._accounts()
         known = self._made_from is settings and head == self._last_head and accounts is self._last_accounts
-        if self._given is None or not known:
+        if self._given is None or not known or self._given.ssh_key != self._ssh_key:
             if self._made_from is not settings:
                 self._pools = {name: _of_pool(pool) for name, pool in settings.pools.items()}  # this reads files
             self._made_from, self._last_head, self._last_accounts = settings, head, accounts
-            self._given = given_by(settings, self._pools, head, accounts)
+            self._given = given_by(settings, self._pools, head, accounts, self._ssh_key)
             self._made, self._wanted = {}, {}
             self._generation += 1
         return self._given

@@ -101,3 +101,20 @@ def test_faulty_settings(init: Meshctl, tmp_path: Path) -> None:
     (tmp_path / "meshd.toml").write_text("[cluster\n")
     ran = init("--dry-run", "-o", "json")
     assert (ran.code, ran.json()["kind"]) == (1, "config")
+
+
+def test_roots_key_for_the_nodes_is_made_once(init: Meshctl, root: Path) -> None:
+    key = root / "etc/meshd/ssh/id_ed25519"
+    assert "/etc/meshd/ssh/id_ed25519" in init("--dry-run").out
+    assert not key.exists()
+    assert init("--yes").code == 0
+    public = key.with_name("id_ed25519.pub")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (key, public, key.parent)] == [0o600, 0o644, 0o755]
+    assert public.read_text().startswith("ssh-ed25519 ")
+    before = key.read_bytes()
+    assert init("--yes").code == 0
+    assert key.read_bytes() == before
+    public.unlink()
+    ran = init("--yes")
+    assert (ran.code, "restart" in ran.err, key.read_bytes() == before) == (0, False, False)
+    assert sorted(path.name for path in key.parent.iterdir()) == ["id_ed25519", "id_ed25519.pub"]
