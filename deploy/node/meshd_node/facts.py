@@ -69,7 +69,7 @@ def gather(paths: Paths, clock_skew_s: Callable[[], float], *, systemd: bool, tu
 
 def _ssh_host_key(paths: Paths, systemd: bool) -> str:
     """Type and key of the ssh server that the head's root comes in by; "" where there is none."""
-    if systemd:
+    if systemd or not paths.pod_services.is_dir():
         return " ".join(_text(paths.ssh_host_key).split()[:2])[:1000]
     try:
         return pod_sshd.host_key(paths)
