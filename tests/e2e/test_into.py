@@ -196,7 +196,7 @@ async def test_logs_of_a_machine_that_failed_its_join(two: Two) -> None:
     name = await two.lab.until(failed, "a machine failed and is gone")
     await two.lab.want(2, "--spread")
     two.lab.boot(BootDefaults())
-    found = await two.logs(name)
+    found = await two.logs(name, "-n", "2000")
     assert found["console"]["source"] == "kept"
     assert f"meshd: stage 1 on {name}" in found["console"]["text"]
     assert found[""]["phase"] == "gone" and found[""]["problem"]
@@ -215,7 +215,7 @@ async def test_logs_of_a_machine_that_is_gone(two: Two) -> None:
 
     await two.lab.until(gone, "both are gone")
     for slot, machine in machines.items():
-        found = await two.logs(machine)
+        found = await two.logs(machine, "-n", "2000")
         assert found[""]["phase"] == "gone"
         assert found["agent"]["source"] == "kept" and "carrying out" in found["agent"]["text"]
         assert f"stage 1 on {machine}" in found["stage1"]["text"]

@@ -63,11 +63,11 @@ def gather(paths: Paths, clock_skew_s: Callable[[], float], *, systemd: bool, tu
         "systemd": systemd,
         "tun": tun,
         "firewall": may_change_network(paths.proc),
-        "ssh_host_key": _ssh_host_key(paths, systemd),
+        "ssh_host_key": ssh_host_key(paths, systemd=systemd),
     }
 
 
-def _ssh_host_key(paths: Paths, systemd: bool) -> str:
+def ssh_host_key(paths: Paths, *, systemd: bool) -> str:
     """Type and key of the ssh server that the head's root comes in by; "" where there is none."""
     if systemd or not paths.pod_services.is_dir():
         return " ".join(_text(paths.ssh_host_key).split()[:2])[:1000]

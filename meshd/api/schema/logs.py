@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, field_validator
 
 from meshd.api.schema.base import Document, Name, Part, Request
 
@@ -22,6 +22,11 @@ class LogsQuery(Request):
     machine: Name
     lines: Annotated[int, Field(ge=1, le=2000)] = 200
     part: Annotated[tuple[PartName, ...], Field(max_length=16)] = ()
+
+    @field_validator("part", mode="before")
+    @classmethod
+    def _one_or_several(cls, words: object) -> object:
+        return ((words,) if words else ()) if isinstance(words, str) else words
 
 
 class LogRow(Part):

@@ -30,7 +30,8 @@ def test_the_logs_are_shown(head: SimHead, served: SimHead, meshctl: Meshctl) ->
         assert words in ran.out
     assert "\x1b" not in ran.out and "\x07" not in ran.out
     assert "its agent is silent" in ran.err and "its agent" not in ran.out.replace("from its agent", "")
-    document = meshctl("logs", "a100-1", "-o", "json")
+    document = meshctl("logs", "a100-1", "--part", "slurmd", "-o", "json")
+    assert head.asked(endpoints.LOGS)[-1].part == ("slurmd",)
     assert document.json()["logs"][1] == {
         "part": "slurmd", "source": "agent", "at": document.json()["logs"][1]["at"], "text": "two",
     }  # fmt: skip

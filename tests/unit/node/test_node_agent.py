@@ -45,7 +45,7 @@ async def test_from_nothing_to_slurmd(house: House) -> None:
     assert house.handlers.facts.shape.memory_mib == 128000
     assert [gpu.device for gpu in house.handlers.facts.gpus] == ["/dev/nvidia0"]
     assert abs(house.handlers.facts.clock_skew_s) < 2
-    assert house.handlers.facts.ssh_host_key == "ssh-ed25519 AAAAC3NzaC1"
+    assert house.handlers.facts.ssh_host_key == "", "its s6 has no ssh server"
     assert (house.machine.root / "etc/munge/munge.key").read_bytes() == KEY
     assert house.machine.mode("etc/munge/munge.key") == 0o400
     assert house.machine.mode("var/lib/meshd-node/state.json") == 0o600

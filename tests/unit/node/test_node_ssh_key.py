@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deploy.node.meshd_node import ssh_key
+from deploy.node.meshd_node import facts, ssh_key
 from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
 
@@ -58,6 +58,19 @@ def calls(node: Node) -> str:
 
 def put(node: Node, key: str = KEY, head: str = HEAD) -> None:
     ssh_key.apply(node, {"key": key, "from": head if key else ""}, nothing)
+
+
+def test_the_host_key_is_that_of_the_server_that_root_comes_in_by(node: Node) -> None:
+    node.paths.ssh_host_key.write_text(f"{KEY} root@image\n")
+    assert facts.ssh_host_key(node.paths, systemd=True) == KEY
+    assert facts.ssh_host_key(node.paths, systemd=False) == KEY, "no pod of ours"
+    node.paths.pod_services.mkdir(parents=True)
+    assert facts.ssh_host_key(node.paths, systemd=False) == "", "there is no service for it"
+    (node.paths.pod_services / "sshd").mkdir()
+    own = facts.ssh_host_key(node.paths, systemd=False)
+    assert own.startswith("ssh-ed25519 ") and own != KEY
+    assert facts.ssh_host_key(node.paths, systemd=False) == own, "made once"
+    assert stat.S_IMODE(node.paths.pod_ssh.stat().st_mode) == 0o700
 
 
 def test_the_line_is_kept_among_others(node: Node) -> None:
