@@ -18,6 +18,7 @@ from meshd.errors import SlurmError
 from meshd.munge import headkey
 from meshd.runtime.request import RequestRefused
 from meshd.runtime.rootfs import RootFs
+from meshd.shares import headexports
 from meshd.slurm import headfiles
 from meshd.slurm.conf import parse
 from meshd.slurm.init.apply import apply_init
@@ -25,6 +26,7 @@ from meshd.slurm.init.plan import plan_init
 from meshd.slurm.init.types import InitInput
 from meshd.slurm.nodes import PoolLine, render
 from meshd.tailnet import headhosts
+from tests.exportfs import Exportfs
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be root and somebody else")
 
@@ -192,6 +194,23 @@ def test_the_attacker_cannot_rename_the_head_s_neighbours(head: Head) -> None:
             headhosts.serve(head.run / headhosts.REQUEST, head.hosts, settings, head.files / "nodes.conf")
     head.lay(headhosts.REQUEST, {"names": {"h100-4": "100.64.0.66"}})
     assert headhosts.serve(head.run / headhosts.REQUEST, head.hosts, settings, head.files / "nodes.conf")
+
+
+def test_the_attacker_cannot_export_what_is_no_share(head: Head, tmp_path: Path) -> None:
+    nfs = Exportfs(tmp_path)
+    exporter = headexports.Exporter(nfs.file, nfs.etab, str(nfs.program))
+    settings = head.root / "etc/meshd/meshd.toml"
+    settings.write_text('[share.home]\npath = "/home"\n')
+    for body in ({"addresses": ["*"]}, {"addresses": ["8.8.8.8"]}, {"addresses": ["100.64.0.2(rw)\n/ *"]}):
+        head.lay(headexports.REQUEST, body)
+        with pytest.raises(RequestRefused):
+            headexports.serve(head.run / headexports.REQUEST, exporter, settings)
+    assert not nfs.in_force()
+    head.lay(headexports.REQUEST, {"addresses": ["100.64.0.2"], "paths": ["/etc"], "shares": {"a": {"path": "/etc"}}})
+    assert headexports.serve(head.run / headexports.REQUEST, exporter, settings)
+    assert {line.partition("(")[0] for line in nfs.in_force()} == {"/home\t100.64.0.2"}
+    head.lay(headexports.REQUEST, {"addresses": ["100.64.0.2"]})
+    assert "PermissionError" in head.attack("open(argv[1], 'w')", str(settings))
 
 
 def _init(head: Head) -> None:
