@@ -36,12 +36,17 @@ class Target:
     host_key: str
 
 
-def target(row: NodeRow) -> Target:
+def target(row: NodeRow, *, root: bool) -> Target:
     """The node of a row.
 
+    Args:
+        row: as meshd has it.
+        root: the caller is root, who alone comes in to pods.
+
     Raises:
-        CliError: it is not on the tailnet yet, has not joined, or has no ssh server.
+        CliError: it is not on the tailnet yet, has not joined, or has no ssh server for the caller.
     """
+    shell = f"use Slurm: `srun -w {row.slot} --pty bash -l`, or inside a job `srun --jobid=ID --overlap --pty bash -l`"
     if not row.address:
         raise CliError(
             f"{row.machine} is {row.phase}: it is not on the tailnet",
@@ -57,9 +62,11 @@ def target(row: NodeRow) -> Target:
     if not row.ssh_host_key:
         raise CliError(
             f"{row.machine} has no ssh server: it reported no host key",
-            f"use Slurm: `srun -w {row.slot} --pty bash -l`, or inside a job `srun --jobid=ID --overlap --pty bash -l`",
+            shell,
             kind="refused",
         )
+    if row.pod and not root:
+        raise CliError(f"{row.machine} is a pod: only root on the head comes in by ssh", shell, kind="refused")
     usable = _NAME.fullmatch(row.slot) and _NAME.fullmatch(row.machine) and _ADDRESS.fullmatch(row.address)
     if not usable or not _HOST_KEY.fullmatch(row.ssh_host_key):
         raise CliError(

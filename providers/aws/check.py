@@ -64,7 +64,7 @@ class PermissionCheck:
         if ours:
             missing += refused
             if await missing_permissions([Probe(CONSOLE, lambda: self._ec2.dry_console(region, ours))], _named):
-                notes.append(f"{CONSOLE} is missing: `meshctl logs` shows no consoles")
+                notes.append(f"{CONSOLE} is missing: `meshctl logs NODE` shows no console")
         elif refused:
             notes.append("ec2:TerminateInstances can be checked only while there is a machine")
         if any(name.startswith("ec2:DescribeI") for name in missing):

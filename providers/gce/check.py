@@ -32,7 +32,7 @@ LIST_OPERATIONS = "compute.zoneOperations.list"
 SERIAL_PORT = "compute.instances.getSerialPortOutput"
 OPTIONAL = {
     LIST_OPERATIONS: "without it meshd cannot say what ended a machine",
-    SERIAL_PORT: "without it `meshctl logs` shows no consoles",
+    SERIAL_PORT: "without it `meshctl logs NODE` shows no console",
 }
 """Without these permissions everything else works."""
 ACCELERATORS = "compute.acceleratorTypes.list"

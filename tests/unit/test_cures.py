@@ -49,6 +49,7 @@ SHAPES = {
     "rmdir": WORD,
     "usermod": rf"-aG {WORD} {WORD}",
     "ssh": WORD,
+    "srun": rf"(-w {WORD}|--jobid={WORD} --overlap) --pty bash -l|--container",
     "getent": r"(passwd|group)( \w+)?",
     "man": r"(meshctl|meshd|meshd\.toml)",
     "munge": r"-n \| unmunge",

@@ -182,7 +182,7 @@ def _view(plan: InitPlan, settings: Settings, *, needs_key: bool, new_ssh_key: P
     if changes or plan.restart_slurmctld:
         steps += ["systemctl restart meshd", "meshctl doctor"]
     if new_ssh_key is not None:
-        text = "there is no key of root's for the nodes (`meshctl ssh`): make one"
+        text = "there is no key of root's for the nodes (meshctl ssh): make one"
         changes.append(InitChange(path=str(new_ssh_key), reasons=[text]))
     findings = [InitFinding(code=str(finding.code), text=finding.text) for finding in plan.findings]
     actions = list(plan.accounting.actions) if plan.accounting else []

@@ -75,7 +75,8 @@ def command(
     jobs, refused = [], []
     for row in rows:
         try:
-            jobs.append(Job(row.slot, ssh_argv(target(row), key, program=program, options=options, words=(remote,))))
+            to = target(row, root=key is not None)
+            jobs.append(Job(row.slot, ssh_argv(to, key, program=program, options=options, words=(remote,))))
         except CliError as error:
             if len(rows) == 1:
                 raise

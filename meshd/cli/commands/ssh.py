@@ -56,7 +56,7 @@ def command(
     own += ["-o", f"User={login}"] if login else []
     own += ["-t"] if terminal else []
     program = ssh_program()
-    argv = ssh_argv(target(row), key, program=program, options=own, words=words)
+    argv = ssh_argv(target(row, root=key is not None), key, program=program, options=own, words=words)
     sys.stdout.flush()
     os.execv(program, argv)  # noqa: S606  ssh is the user's own process, with the user's rights and no more
 

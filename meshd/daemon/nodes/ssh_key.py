@@ -56,7 +56,7 @@ class HeadKey(Reporter):
         """For `meshctl doctor`."""
         name = CheckName.SSH_KEY
         if not self._key_in_file():
-            text = f"there is no key in {self._public}: `meshctl ssh` cannot be used as root"
+            text = f"there is no key in {self._public}: root cannot use `meshctl ssh NODE`"
             return warn(name, ProblemCode.NO_SSH_KEY, text, "`meshctl init` as root makes it")
         try:
             found = self._path.stat()

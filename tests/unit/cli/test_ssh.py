@@ -76,7 +76,7 @@ def asked_options(argv: list[str]) -> dict[str, str]:
 def test_nobody_can_turn_off_the_proof() -> None:
     own = ["-o", "StrictHostKeyChecking=no", "-o", "HostKeyAlias=other", "-o", "HostName=evil", "-o", "User=me",
            "-o", "KnownHostsCommand=/bin/true", "-o", "ConnectTimeout=3"]  # fmt: skip
-    found = asked_options(ssh_argv(target(row("a100-1")), Path("/root/key"), options=own))
+    found = asked_options(ssh_argv(target(row("a100-1"), root=True), Path("/root/key"), options=own))
     assert found["stricthostkeychecking"] == "true"
     assert found["hostkeyalias"] == "lab-a100-1-k7q2mz"
     assert found["hostname"] == "100.64.0.7"
@@ -87,7 +87,7 @@ def test_nobody_can_turn_off_the_proof() -> None:
 
 
 def test_other_users_use_their_own_account_and_keys() -> None:
-    argv = ssh_argv(target(row("a100-1")), None, words=["id"])
+    argv = ssh_argv(target(row("a100-1"), root=True), None, words=["id"])
     assert argv[-2:] == ["a100-1", "id"]
     found = asked_options(argv)
     assert (found["user"], found["identitiesonly"]) == (os.environ.get("USER") or "root", "no")
@@ -103,7 +103,15 @@ def test_other_users_use_their_own_account_and_keys() -> None:
 )  # fmt: skip
 def test_what_a_node_reported_adds_no_words_to_a_command_line(change: dict[str, Any]) -> None:
     with pytest.raises(CliError):
-        target(row("a100-1").model_copy(update=change))
+        target(row("a100-1").model_copy(update=change), root=True)
+
+
+def test_only_root_comes_in_to_pods() -> None:
+    pod = row("a100-1", pod=True)
+    assert target(pod, root=True).address == pod.address
+    with pytest.raises(CliError) as caught:
+        target(pod, root=False)
+    assert "srun -w a100-1" in caught.value.cure
 
 
 def test_ssh_becomes_the_users_process(
