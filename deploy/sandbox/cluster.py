@@ -67,6 +67,7 @@ class ClusterOptions:
         pools: the settings' pools; "" for one pool of H100.
         key_mode: the settings' `tailnet.key_mode`; "" leaves it to meshd.
         head_image: what the head boots from.
+        share: nodes have the head's /home and /srv/data.
         accounting: slurmdbd keeps the records of jobs, so that `sacct` answers.
     """
 
@@ -84,6 +85,7 @@ class ClusterOptions:
     key_mode: str = ""
     head_image: str = HEAD
     accounting: bool = False
+    share: bool = False
 
     def settings(self) -> str:
         """The whole of meshd.toml."""
@@ -160,6 +162,7 @@ class Cluster:
             auth_key=self.auth_key,
             slurm_conf=SLURM_CONF + self.options.slurm,
             accounting=self.options.accounting,
+            share=self.options.share,
         )
 
     async def bring_up_head(self) -> Head:

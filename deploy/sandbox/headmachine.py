@@ -60,6 +60,7 @@ class HeadOptions:
         login_server: the sandbox's control server.
         auth_key: with which the head itself joins.
         slurm_conf: slurm.conf as the site has it before `meshctl init`.
+        share: nodes have the head's /home and /srv/data.
         accounting: slurmdbd keeps the records of jobs, so that `sacct` answers.
     """
 
@@ -69,6 +70,7 @@ class HeadOptions:
     auth_key: str
     slurm_conf: str = SLURM_CONF
     accounting: bool = False
+    share: bool = False
 
 
 class Head:
@@ -143,6 +145,8 @@ class Head:
         await self.shell(f"echo '{self.tailnet_ip} head' >>/etc/hosts")
         accounting = ["--accounting"] if options.accounting else []
         await self.run("meshctl", "init", "--yes", *accounting, timeout_s=120)
+        if options.share:
+            await self.run("meshctl", "init", "--share", "--yes")
 
     async def start(self) -> None:
         """Start munge, slurmctld and meshd, in this order; meshd says itself when it is ready."""

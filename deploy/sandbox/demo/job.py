@@ -44,11 +44,12 @@ async def run(head: Head, nodes: int, gpus_per_node: int, say: Callable[[str], N
     except TimeoutError:
         raise DifferenceError(f"job {job} is still {state} after {TIMEOUT_S:.0f} s") from None
     first = await as_user(head, "squeue", "-h", "-t", "all", "-j", job, "-o", "%B")
-    say(f"job {job}: {state}; its output lies on {first}")
-    # There is no shared storage: the output is where the job's script ran, and Slurm is the way to it.
-    output = await as_user(
-        head, "srun", "--quiet", "--chdir=/tmp", "-N1", "-n1", "-w", first, "cat", f"/home/{USER}/gpus-{job}.out"
-    )
+    file = f"/home/{USER}/gpus-{job}.out"
+    shared = (await head.run("test", "-e", file, check=False)).returncode == 0
+    say(f"job {job}: {state}; its output is {file} on {'the head' if shared else first}")
+    # A pod has no share: the output is where the job's script ran, and Slurm is the way to it.
+    there = [] if shared else ["srun", "--quiet", "--chdir=/tmp", "-N1", "-n1", "-w", first]
+    output = await as_user(head, *there, "cat", file)
     if state != "COMPLETED":
         raise DifferenceError(f"job {job} ended as {state}: {output}")
     return output

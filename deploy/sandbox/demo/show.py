@@ -128,6 +128,7 @@ class Show:
             max_nodes=self.options.nodes,
             room=self.options.room(),
             timing=TIMING,
+            share=True,
         )
         cluster: Cluster = module.Cluster(options)
         async with self.screen.stage("sandbox: network, control server of the tailnet, clouds"):
