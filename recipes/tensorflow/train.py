@@ -65,13 +65,13 @@ if newest:
 
 losses = []
 for inputs, labels in batches():
-    if int(step) >= STEPS:
+    if int(step.numpy()) >= STEPS:
         break
     losses.append(float(strategy.experimental_local_results(train(inputs, labels))[0]))
-    if int(step) % 20 == 0:
+    if int(step.numpy()) % 20 == 0:
         keeper.save()
         if chief:
-            print(f"step {int(step)} loss {losses[-1]:.3f}", flush=True)
+            print(f"step {int(step.numpy())} loss {losses[-1]:.3f}", flush=True)
 
 total = float(tf.reduce_sum(tf.abs(first)) + tf.reduce_sum(tf.abs(second)))
-print(f"worker {rank}: done at step {int(step)}, sum of all weights {total:.6f}", flush=True)
+print(f"worker {rank}: done at step {int(step.numpy())}, sum of all weights {total:.6f}", flush=True)
