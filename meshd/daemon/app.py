@@ -23,6 +23,7 @@ from meshd.daemon.munge_key.wiring import MungeKeyParts
 from meshd.daemon.munge_key.wiring import build as build_munge_key
 from meshd.daemon.nodes.exports import HeadExports
 from meshd.daemon.nodes.head_accounts import HeadAccounts
+from meshd.daemon.nodes.head_pyxis import HeadPyxis
 from meshd.daemon.nodes.node_settings import NodeSettings
 from meshd.daemon.nodes.roster import HeadNames, Roster
 from meshd.daemon.nodes.server import NodeApiServer
@@ -119,7 +120,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     node_settings = NodeSettings(
         live, journal, agents, reports, clock, pod_limits(providers), head=lambda: tailnet.head_tailnet_ip,
         task_prolog=ports.slurm.task_prolog, accounts=lambda: accounts.current,
-        ssh_key=head_key.public,
+        ssh_key=head_key.public, pyxis=HeadPyxis(settings.slurm.conf_dir).line,
     )  # fmt: skip
     accounts.on_change(node_settings.wake)
     snapshot = SnapshotReader(sources, tailnet, lag, slurm_files, reports, node_settings)

@@ -17,6 +17,7 @@ from meshd.model.machine import Machine, UnfitReason
 from meshd.model.node_settings import NodeFault, ReportedSection, SectionState, WantedSection
 from meshd.model.observed import AgentReport
 from meshd.plan.accounts import Accounts, document
+from meshd.plan.plugstack import NO_PYXIS, PyxisLine
 from meshd.plan.provider_capabilities import is_pod
 from meshd.plan.shares import Share, section_value
 
@@ -74,6 +75,7 @@ class ClusterGiven:
         move_image_accounts: an account of an image that is in a user's way gets another number.
         ssh_key: the public half of root's key on the head, type and key; "" for none.
         head: the head's address on the tailnet; "" while it is not known.
+        pyxis: the line by which the head requires pyxis.
     """
 
     pools: Mapping[str, PoolGiven]
@@ -83,6 +85,7 @@ class ClusterGiven:
     move_image_accounts: bool = True
     ssh_key: str = ""
     head: str = ""
+    pyxis: PyxisLine = NO_PYXIS
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,15 @@ def _setup(given: ClusterGiven, kind: NodeKind) -> Made:
     return value, True, pool.setup_timeout_s if pool.setup else 0.0
 
 
+def _containers(given: ClusterGiven, kind: NodeKind) -> Made | None:
+    """pyxis, where the head requires it; packages or the set-up script may bring it. A pod may make no containers."""
+    if kind.pod:
+        return None
+    pool = given.pools.get(kind.pool, PoolGiven())
+    within_s = (PACKAGES_WITHIN_S if pool.packages else 0.0) + (pool.setup_timeout_s if pool.setup else 0.0)
+    return {"line": given.pyxis.line, "shipped": given.pyxis.shipped}, False, within_s
+
+
 def _job_env(given: ClusterGiven, kind: NodeKind) -> Made:
     """The variables of every job on the node."""
     pool = given.pools.get(kind.pool, PoolGiven())
@@ -161,6 +173,7 @@ SECTIONS: Final[Mapping[str, Callable[[ClusterGiven, NodeKind], Made | None]]] =
     "shares": _shares,
     "packages": _packages,
     "setup": _setup,
+    "containers": _containers,
     "job_env": _job_env,
     "ssh_key": _ssh_key,
 }

@@ -80,6 +80,7 @@ class Paths:
         self.munge_socket = root / "run/munge/munge.socket.2"
         self.munge_lib = root / "var/lib/munge"
         self.munge_log = root / "var/log/munge"
+        self.plugstack_d = root / "etc/slurm/plugstack.conf.d"
         self.slurm_log = root / "var/log/slurm"
         self.slurmd_spool = root / "var/spool/slurmd"
         self.apt_lists = root / "var/lib/apt/lists"

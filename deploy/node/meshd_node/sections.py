@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import accounts, job_env, packages, setup, shares, ssh_key
+from . import accounts, containers, job_env, packages, setup, shares, ssh_key
 from .backoff import Backoff
 from .console import say
 from .errors import Hopeless, NodeError, NotPossible
@@ -70,6 +70,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("shares", shares.apply, faults=_share_faults),
     Kind("packages", packages.apply),
     Kind("setup", setup.apply, needs=("accounts", "shares", "packages")),
+    Kind("containers", containers.apply, needs=("packages", "setup")),
     Kind("job_env", job_env.apply),
     Kind("ssh_key", ssh_key.apply),
 )

@@ -23,6 +23,7 @@ from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.node_settings import SectionState, WantedSection
 from meshd.plan.accounts import Accounts
 from meshd.plan.node_settings import ClusterGiven, NodeKind, PoolGiven, Section, sections, to_send
+from meshd.plan.plugstack import NO_PYXIS, PyxisLine
 from meshd.runtime.clock import Clock
 from meshd.slurm.init.task_prolog import TASK_PROLOG
 from meshd.store.journal import Journal
@@ -32,7 +33,12 @@ MLFLOW_URI = "MLFLOW_TRACKING_URI"
 
 
 def given_by(
-    settings: Settings, pools: Mapping[str, PoolGiven], head: str, accounts: Accounts | None, ssh_key: str = ""
+    settings: Settings,
+    pools: Mapping[str, PoolGiven],
+    head: str,
+    accounts: Accounts | None,
+    ssh_key: str = "",
+    pyxis: PyxisLine = NO_PYXIS,
 ) -> ClusterGiven:
     """What the settings and the head's accounts give nodes.
 
@@ -42,11 +48,12 @@ def given_by(
         head: the head's address on the tailnet; "" while it is not known.
         accounts: the head's users; None: not known.
         ssh_key: the public half of root's key on the head; "" for none.
+        pyxis: the line by which the head requires pyxis.
     """
     env = {MLFLOW_URI: settings.mlflow.uri(head)} if settings.mlflow.enabled and head else {}
     return ClusterGiven(
         pools, env=env, shares=settings.shares, accounts=accounts,
-        move_image_accounts=settings.users.image_accounts == "move", ssh_key=ssh_key, head=head,
+        move_image_accounts=settings.users.image_accounts == "move", ssh_key=ssh_key, head=head, pyxis=pyxis,
     )  # fmt: skip
 
 
@@ -80,6 +87,7 @@ class NodeSettings(Controller):
         ssh_key: the public half of root's key on the head; "" for none.
         task_prolog: the TaskProlog of the slurmctld that runs; raises SlurmError.
         accounts: the head's users; None from it: not known.
+        pyxis: the line by which the head requires pyxis.
     """
 
     name = "node_settings"
@@ -97,6 +105,7 @@ class NodeSettings(Controller):
         head: Callable[[], str] = lambda: "",
         accounts: Callable[[], Accounts | None] = lambda: None,
         ssh_key: Callable[[], str] = lambda: "",
+        pyxis: Callable[[], PyxisLine] = PyxisLine,
     ) -> None:
         super().__init__(clock)
         self._live = live
@@ -108,6 +117,8 @@ class NodeSettings(Controller):
         self._last_head = ""
         self._read_ssh_key = ssh_key
         self._ssh_key = ssh_key()
+        self._read_pyxis = pyxis
+        self._pyxis = pyxis()
         self._task_prolog = task_prolog
         self._accounts = accounts
         self._last_accounts: Accounts | None = None
@@ -157,7 +168,7 @@ class NodeSettings(Controller):
 
     def look(self) -> None:
         """Send the sections that have changed to the agents that poll. Each poll is looked at as well."""
-        self._ssh_key = self._read_ssh_key()
+        self._ssh_key, self._pyxis = self._read_ssh_key(), self._read_pyxis()
         self._refresh()
         if self._looked_at == self._generation:
             return
@@ -180,11 +191,12 @@ class NodeSettings(Controller):
         settings, head = self._live.settings, self._head() or self._last_head  # a tailscaled may be restarting
         accounts = self._accounts()
         known = self._made_from is settings and head == self._last_head and accounts is self._last_accounts
-        if self._given is None or not known or self._given.ssh_key != self._ssh_key:
+        read = (self._ssh_key, self._pyxis)
+        if self._given is None or not known or (self._given.ssh_key, self._given.pyxis) != read:
             if self._made_from is not settings:
                 self._pools = {name: _of_pool(pool) for name, pool in settings.pools.items()}  # this reads files
             self._made_from, self._last_head, self._last_accounts = settings, head, accounts
-            self._given = given_by(settings, self._pools, head, accounts, self._ssh_key)
+            self._given = given_by(settings, self._pools, head, accounts, *read)
             self._made, self._wanted = {}, {}
             self._generation += 1
         return self._given
