@@ -186,10 +186,12 @@ def pod_rows(settings: Settings, file: File, rents_pods: Mapping[str, bool]) -> 
     faults = []
     for name, pool in settings.pools.items():
         found = {one: rents_pods[one] for one in pool.providers or rents_pods if one in rents_pods}
-        useless = {"never": True, "only": False}.get(pool.pods)
+        policy = settings.pod_policy(pool)
+        useless = {"never": True, "only": False}.get(policy)
         if found and useless is not None and set(found.values()) == {useless}:
             key = ("pools", name, "pods")
             what = "rents only pods" if useless else "rents no pods"
-            text = f'{dotted(key)} = "{pool.pods}", and {" and ".join(found)} {what}, so nothing can be rented'
+            why = f'{dotted(key)} = "{policy}"' if pool.pods else f"{dotted(key)} is not set, and pods have no share"
+            text = f"{why}; and {' and '.join(found)} {what}, so nothing can be rented"
             faults.append(Fault(text, 'set it to "allow", or name other providers', key, code=FaultCode.PODS))
     return [row.model_copy(update={"status": "warn"}) for row in _fault_rows(file, faults)]

@@ -174,8 +174,10 @@ class PoolSettings(_Table):
         "any", description="direct: a machine whose tailnet path to the head stays relayed is given back"
     )
     spot: Literal["never", "prefer", "only"] = "never"
-    pods: Literal["never", "allow", "only"] = Field(
-        "allow", description="whether to rent pods: containers without systemd"
+    pods: Literal["never", "allow", "only"] | None = Field(
+        None,
+        description="whether to rent pods: containers without systemd; none: allow, or with [share] never, since they "
+        "have no share",
     )
     partition: str = Field("", description="partition name; empty: the pool's name")
     features: tuple[str, ...] = ()
@@ -361,6 +363,10 @@ class Settings(BaseSettings):
     def shares(self) -> tuple[Share, ...]:
         """What nodes mount."""
         return tuple(Share(name, one.path, one.server, one.source, one.options) for name, one in self.share.items())
+
+    def pod_policy(self, pool: PoolSettings) -> Literal["never", "allow", "only"]:
+        """Whether a pool rents pods. Where users' files are on a share, output on a pod would be lost with it."""
+        return pool.pods or ("never" if self.share else "allow")
 
     @classmethod
     def settings_customise_sources(

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from meshd.config import PoolSettings, PriceSettings, Settings, TimingSettings
 from meshd.daemon.live_settings import LiveSettings
-from meshd.model.desired import Desired, Policy, Pool
+from meshd.model.desired import Desired, PodPolicy, Policy, Pool
 from meshd.plan.provider_capabilities import limits, rents_pods
 from meshd.provider_api import Provider
 from meshd.runtime.clock import Clock
@@ -36,13 +36,17 @@ def pools(
     """
     providers, prices = tuple(enabled), settings.prices
     since = now - timedelta(days=prices.stale_after_d) if prices.budget_needs_fresh else None
-    found = {name: _pool(name, pool, providers, since) for name, pool in settings.pools.items()}
+    found = {
+        name: _pool(name, pool, settings.pod_policy(pool), providers, since) for name, pool in settings.pools.items()
+    }
     if able is not None:
         found = {name: _able(pool, able) for name, pool in found.items()}
     return {n: replace(pool, gpus_per_node_max=None) for n, pool in found.items()} if shapes_fixed else found
 
 
-def _pool(name: str, pool: PoolSettings, enabled: tuple[str, ...], prices_since: datetime | None) -> Pool:
+def _pool(
+    name: str, pool: PoolSettings, pods: PodPolicy, enabled: tuple[str, ...], prices_since: datetime | None
+) -> Pool:
     return Pool(
         name=name,
         gpu=pool.gpu,
@@ -51,7 +55,7 @@ def _pool(name: str, pool: PoolSettings, enabled: tuple[str, ...], prices_since:
         providers=tuple(p for p in pool.providers or enabled if p in enabled),
         max_usd_per_gpu_hour=pool.max_usd_per_gpu_hour,
         spot=pool.spot,
-        pods=pool.pods,
+        pods=pods,
         cpus_min=pool.cpus_min,
         memory_min_mib=pool.memory_min_mib,
         gpus_per_node_max=pool.gpus_per_node_max,

@@ -145,27 +145,31 @@ async def test_doctor_and_config_check_describe_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pods", "providers", "warned"),
+    ("settings", "providers", "warned"),
     [
-        ("allow", [], False),
-        ("never", [], False),
-        ("never", ["runpod"], True),
-        ("only", ["aws"], True),
-        ("only", ["aws", "runpod"], False),
-        ("only", ["off"], False),
+        ("pods = 'allow'", ["runpod"], False),
+        ("", ["runpod"], False),
+        ("[share.home]\npath = '/home'", ["runpod"], True),
+        ("pods = 'allow'\n[share.home]\npath = '/home'", ["runpod"], False),
+        ("pods = 'allow'", [], False),
+        ("pods = 'never'", [], False),
+        ("pods = 'never'", ["runpod"], True),
+        ("pods = 'only'", ["aws"], True),
+        ("pods = 'only'", ["aws", "runpod"], False),
+        ("pods = 'only'", ["off"], False),
     ],
 )
 def test_config_check_warns_of_a_pool_that_can_rent_nothing(
-    tmp_path: Path, pods: str, providers: list[str], warned: bool
+    tmp_path: Path, settings: str, providers: list[str], warned: bool
 ) -> None:
     path = tmp_path / "meshd.toml"
     path.write_text(
         "[providers.aws]\n[providers.runpod]\n[providers.off]\nenabled = false\n"
-        f"[pools.h100]\ngpu = 'h100'\nproviders = {providers}\npods = '{pods}'\n"
+        f"[pools.h100]\ngpu = 'h100'\nproviders = {providers}\n{settings}\n"
     )
     file = read(path)
     rows = pod_rows(parse(file), file, {"aws": False, "runpod": True})
-    assert [(row.status, row.code, row.name) for row in rows] == [("warn", FaultCode.PODS, f"{path}:8")] * warned
+    assert [(row.status, row.code) for row in rows] == [("warn", FaultCode.PODS)] * warned
 
 
 @pytest.mark.parametrize("key", ["pods_have_tun", "pods_have_systemd"])
