@@ -44,6 +44,7 @@ POOLS = """\
 gpu = "h100"
 gpus_per_node = {gpus_per_node}
 max_nodes = {max_nodes}
+pods = "allow"
 cpus_min = 1
 memory_min_mib = 1024
 default = true
