@@ -36,7 +36,7 @@ Examples:
 @click.option("-b", "--gather", is_flag=True, help="Print equal output of several nodes once, at the end.")
 @click.option("--no-prefix", is_flag=True, help="Print the bytes of one node as they are.")
 @click.option(
-    "-p", "--parallel", metavar="N", type=WholeNumber(1, 512), default=AT_ONCE, show_default=True,
+    "-p", "--parallel", metavar="N", type=WholeNumber(1, 256), default=AT_ONCE, show_default=True,
     help="On so many nodes at once.",
 )  # fmt: skip
 @click.option(
