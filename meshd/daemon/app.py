@@ -109,7 +109,9 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     tailnet = TailnetWatcher(ports.tailscaled, clock, poll_interval_s=settings.tailnet.poll_interval_s)
     sources = Sources(providers, ports.slurm, keys, journal, live, clock, awake.set)
     lag, reports, logs = LoopLag(clock), NodeReports(store.node_event), NodeLogs(agents, clock)
-    machine_logs = MachineLogs(agents, providers, ports.kept_logs, clock)
+    machine_logs = MachineLogs(
+        agents, providers, ports.kept_logs, clock, lambda machine: nodes.node_tokens.keep_out_of_texts(machine)
+    )
     slurm_files = SlurmFilesController(
         live, journal, ports.slurm, clock, sources.slurm, awake.set, quiesce.wait_until_quiet,
         pod_providers=frozenset(pod_limits(providers)), write=ports.slurm_files,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -68,13 +68,22 @@ class MachineLogs:
         providers: asks clouds for a machine's console.
         kept: keeps the last logs of each machine.
         clock: time.
+        keep_out_of_texts: called with a machine's name: have its secrets blanked in the texts that follow.
     """
 
-    def __init__(self, agents: Asks, providers: Mapping[str, Provider], kept: KeptLogs, clock: Clock) -> None:
+    def __init__(
+        self,
+        agents: Asks,
+        providers: Mapping[str, Provider],
+        kept: KeptLogs,
+        clock: Clock,
+        keep_out_of_texts: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._agents = agents
         self._providers = providers
         self._kept = kept
         self._clock = clock
+        self._keep_out_of_texts = keep_out_of_texts
 
     async def read(self, machine: Machine, lines: int, parts: Collection[str] = ()) -> Found:
         """The last lines of a machine's logs now, or as they were kept.
@@ -118,6 +127,7 @@ class MachineLogs:
         """From its agent when that speaks; else its console, which may also be asked for."""
         if machine.phase in {Phase.REQUESTED, Phase.GONE}:
             return []
+        self._keep_out_of_texts(machine.name)
         heard = machine.heartbeat_at
         speaks = machine.facts is not None and heard is not None and self._clock.now() - heard <= HEARD_LATELY
         if machine.facts is not None and not speaks:

@@ -102,6 +102,11 @@ class NodeTokenController(Controller):
         """Of the token that opens something."""
         return max(self._log.of(machine).generation, self._tokens.floor(machine))
 
+    def keep_out_of_texts(self, machine: str) -> None:
+        """Have the machine's tokens blanked, also those that were given out before meshd's start."""
+        now = self.generation(machine)
+        self._tokens.keep_out_of_texts(machine, {now, now + 1, self._log.of(machine).wanted})
+
     def generations(self) -> dict[str, int]:
         """Of all machines that are alive; the same object while nothing has changed."""
         now = (self._machine_store.journal.revision, self._log.revision)

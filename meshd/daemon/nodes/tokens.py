@@ -72,6 +72,12 @@ class MachineTokens:
         """What its node agent speaks with afterwards."""
         return _shown_never(self._node(machine, generation))
 
+    def keep_out_of_texts(self, machine: str, generations: Collection[int]) -> None:
+        """Have the machine's join token, and its node tokens of these generations, blanked in every text."""
+        _shown_never(self._join(machine))
+        for generation in generations:
+            _shown_never(self._node(machine, generation))
+
     def whose_join(self, token_hash: str, generations: Mapping[str, int]) -> str | None:
         """The machine whose join token has this hash; None when it is none's. Arguments as `whose_node`."""
         self._learn(generations)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,10 @@ from meshd.api import endpoints as e
 from meshd.api import schema as s
 from meshd.api.faults import Refused, Unknown
 from meshd.daemon import machine_logs
+from meshd.daemon.agents import AgentQueues
 from meshd.daemon.machine_logs import LAST_S, MachineLogs
+from meshd.daemon.nodes.token_renewal import NodeTokenController
+from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import AuthFailed, ProviderError
 from meshd.model.ids import MachineName
 from meshd.model.machine import Machine, Phase
@@ -22,6 +27,7 @@ from meshd.provider_api import Instance
 from meshd.redaction import HIDDEN, register_secret
 from meshd.store.kept_logs import KeptLogs
 from tests.head_room import HeadRoom
+from tests.live import live_settings
 from tests.unit.daemon.munge_lab import MungeLab as MungeLab
 from tests.unit.worlds import NOW, machine
 
@@ -144,6 +150,18 @@ async def test_planted_secrets_leave_neither_by_the_answer_nor_into_a_file(room:
     files = list(room.kept_logs_directory.iterdir())
     assert len(files) == 2
     assert all(shown not in file.read_text() and HIDDEN in file.read_text() for file in files)
+
+
+async def test_the_tokens_of_a_machine_are_blanked_also_after_a_restart(room: HeadRoom) -> None:
+    """They are derived, not stored: meshd may not have used them since its start."""
+    tokens = MachineTokens(b"s" * 32)
+    nodes = NodeTokenController(room.machine_store, tokens, AgentQueues(), room.clock, live_settings())
+    logs = MachineLogs(room.agent, {}, room.kept_logs, room.clock, nodes.keep_out_of_texts)
+    texts = (f"join:{JOINED.name}", f"node:{JOINED.name}", f"node:{JOINED.name}:1")
+    planted = [hmac.new(b"s" * 32, text.encode(), hashlib.sha256).hexdigest() for text in texts]
+    room.agent.text = " ".join(planted)
+    (log,) = (await logs.read(JOINED, 10)).logs
+    assert log.text == f"{HIDDEN} {HIDDEN} {HIDDEN}"
 
 
 def with_logs(room: HeadRoom) -> MachineLogs:
