@@ -357,22 +357,28 @@ async def ensure_torch_layer(suite: str) -> Path:
     return await _ensure_packages(suite, TORCH, TORCH_PACKAGES)
 
 
-async def ensure_oci_image(suite: str) -> Path:
-    """An OCI image with Python in one file, as users of `srun --container` fetch one from a registry."""
-    stock, layers = await ensure_stock(suite), (await ensure_torch_layer(suite), await ensure_base(suite))
+async def ensure_oci_image(suite: str, *, torch: bool = False) -> Path:
+    """An OCI image with Python in one file, as users of `srun --container` fetch one from a registry.
+
+    Args:
+        suite: Debian's.
+        torch: it has PyTorch too.
+    """
+    layers = (await ensure_torch_layer(suite), await ensure_base(suite))
+    files = layers if torch else (await ensure_stock(suite),)
     builder = _IMAGE / "build_oci.sh"
-    key = cache.recipe_key(stock.name, *(layer.name for layer in layers), builder.read_bytes())
+    key = cache.recipe_key(*(layer.name for layer in (*files, *layers)), builder.read_bytes())
 
     async def build(folder: Path) -> None:
         log = cache.log_file(f"oci-{suite}")
-        async with step(f"OCI image ({suite} with Python)", log):
+        async with step(f"OCI image ({suite} with {'PyTorch' if torch else 'Python'})", log):
             await proc.run(
-                in_own_namespaces(["sh", builder, ":".join(map(str, layers)), stock, folder]),
+                in_own_namespaces(["sh", builder, ":".join(map(str, layers)), ":".join(map(str, files)), folder]),
                 timeout_s=_BUILD_TIMEOUT_S,
                 log=log,
             )
 
-    return await cache.ensure("oci", suite, key, build) / "image.tar"
+    return await cache.ensure("oci", f"{suite}{TORCH if torch else ''}", key, build) / "image.tar"
 
 
 async def ensure_crun_layer(suite: str) -> Path:

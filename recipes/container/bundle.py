@@ -32,7 +32,10 @@ def driver_files():
 def fitted(config, home, directories):
     """The bundle's config.json for Slurm, which puts in the program, its arguments and the job's environment."""
     uid, gid = os.getuid(), os.getgid()
-    config["process"].update(terminal=False, cwd=home, user={"uid": uid, "gid": gid}, capabilities={}, rlimits=[])
+    process = config["process"]
+    process.update(terminal=False, cwd=home, user={"uid": uid, "gid": gid}, capabilities={}, rlimits=[])
+    # The image's variables win over the job's. Its PATH should; but HOME is yours.
+    process["env"] = [one for one in process["env"] if one.partition("=")[0] not in ("HOME", "TERM")]
     config["linux"]["uidMappings"] = [{"containerID": uid, "hostID": uid, "size": 1}]
     config["linux"]["gidMappings"] = [{"containerID": gid, "hostID": gid, "size": 1}]
     # Not a host name, network, process table and memory of its own: MPI and PyTorch look for each other there.

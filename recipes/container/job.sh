@@ -11,7 +11,7 @@ export MASTER_ADDR MASTER_PORT
 
 # Each node unpacks the image to its own disk, once.
 bundle=/tmp/$USER-python
-srun --ntasks-per-node=1 ./unpack.sh image.tar "$bundle" || exit
+srun --ntasks-per-node=1 ./unpack.sh images:python "$bundle" || exit
 
 # The program starts in your home: its path is absolute.
 srun --kill-on-bad-exit --container="$bundle" python3 "$PWD/together.py"

@@ -1,11 +1,12 @@
 #!/bin/sh
-# Makes a bundle for `srun --container` out of an image file, on the node's own disk, unless it is there already.
+# Makes a bundle for `srun --container` out of an image, on the node's own disk, unless it is there already.
 #
-# usage: unpack.sh IMAGE_FILE BUNDLE [DIRECTORY...]      DIRECTORY is mounted in the container, besides your home
+# usage: unpack.sh IMAGE:TAG BUNDLE [DIRECTORY...]      IMAGE: a folder, as skopeo makes it
+#                                                       DIRECTORY is mounted in the container, besides your home
 set -eu
 image=$1 bundle=$2
 shift 2
-made_from="$(stat -c '%n %s %y' "$image") $*"
+made_from="$image $(stat -c '%s %y' "${image%:*}/index.json") $*"
 
 exec 9>"$bundle.lock"
 flock 9 # two of your jobs may come to a node at the same time
@@ -17,8 +18,7 @@ fi
 
 work=$(mktemp -d "$bundle.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-skopeo copy --quiet "oci-archive:$image" "oci:$work/layout:image"
-umoci --log=error unpack --rootless --image "$work/layout:image" "$work/bundle"
+umoci --log=error unpack --rootless --image "$image" "$work/bundle"
 python3 "${0%/*}/bundle.py" "$work/bundle" "$@"
 echo "$made_from" >"$work/bundle/made-from"
 rm -rf "$bundle"

@@ -6,7 +6,7 @@
 
 # The image has Debian 12 with Horovod: see the README. unpack.sh is that of the recipe for containers.
 bundle=/tmp/$USER-horovod
-srun --ntasks-per-node=1 ~/container/unpack.sh "$PWD/horovod.tar" "$bundle" || exit
+srun --ntasks-per-node=1 ~/container/unpack.sh images:horovod "$bundle" || exit
 
 # Horovod without MPI: its workers meet at rank 0's node, at a server of Horovod's own.
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)

@@ -90,7 +90,7 @@ async def test_submitit(person: Person, figures: Callable[[str, float], None]) -
     tasks = re.findall(r"^task (\d) of 4 on (\S+)$", said, re.M)
     assert sorted(task for task, _ in tasks) == ["0", "1", "2", "3"], said
     assert len({node for _, node in tasks}) == NODES, said
-    assert re.search(r"^\d+ +training +COMPLETED +1$", walk.output("sacct"), re.M), walk.output("sacct")
+    assert re.search(r"^\d+ +training +COMPLETED +1 *$", walk.output("sacct"), re.M), walk.output("sacct")
     await person.type("cd")
 
 
@@ -130,7 +130,7 @@ async def test_containers(person: Person, figures: Callable[[str, float], None])
 
     # Another job finds the bundle there; the container is not the node; the exit code is the program's.
     inside = "srun --container=/tmp/$USER-python"
-    ran = await person.type(f"{inside} sh -c 'id -un; pwd; command -v sinfo || echo none; exit 5'; echo exit $?")
+    ran = await person.type(f"{inside} sh -c 'id -un; echo ~; command -v sinfo || echo none; exit 5'; echo exit $?")
     assert ran.output.split()[:3] == [USER, f"/home/{USER}", "none"]
     assert "exit 5" in ran.output
     ran = await person.type(f"{inside} env")
@@ -138,7 +138,7 @@ async def test_containers(person: Person, figures: Callable[[str, float], None])
     assert "GLOO_SOCKET_IFNAME=tailscale0" in ran.output
     job = (await person.type(f"cd; sbatch --parsable -o gone.out --wrap '{inside} sleep 1000'")).output.strip()
     await lab.running(job)
-    await person.type("rm -f python.tar container/image.tar")
+    await person.type("rm -rf python.tar container/images")
     await person.type(f"scancel {job}")
 
     async def over() -> bool:
