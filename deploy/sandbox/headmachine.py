@@ -12,7 +12,7 @@ from typing import Any
 
 from deploy.sandbox import proc
 from deploy.sandbox.hypervisor import MachineSpec
-from deploy.sandbox.images import HEAD
+from deploy.sandbox.images import HEAD, UML
 from deploy.sandbox.nspawn import Bind
 from deploy.sandbox.world import EXPORTED, World
 
@@ -78,7 +78,7 @@ class Head:
 
     Args:
         world: the sandbox.
-        image: what it boots from.
+        image: what it boots from; "head-uml" gives it a kernel of its own, with the kernel's NFS server.
     """
 
     def __init__(self, world: World, image: str = HEAD) -> None:
@@ -91,8 +91,12 @@ class Head:
         return await self.world.hypervisor.run(NAME, argv, stdin=stdin, timeout_s=timeout_s, check=check)
 
     async def root(self) -> Path:
-        """Its file system as the host sees it."""
+        """Its file system as the host sees it. Raises RuntimeError where it has a kernel of its own."""
         return await self.world.hypervisor.root(NAME)
+
+    async def socket(self, path: str) -> Path:
+        """One of its Unix sockets, as the host can connect to it."""
+        return await self.world.hypervisor.socket(NAME, path)
 
     async def shell(self, script: str, *, timeout_s: float = 60.0, check: bool = True) -> str:
         """Run a few lines of sh on the head; returns what they printed."""
@@ -110,8 +114,11 @@ class Head:
 
     async def boot(self) -> None:
         """Boot the machine and wait until systemd is through. Raises TimeoutError."""
-        spec = MachineSpec(name=NAME, user_data="#cloud-config\n", image=self._image)
-        shared = [Bind(self.world.share / path.lstrip("/"), path, writable=True) for path in EXPORTED]
+        if self._image.endswith(UML):
+            spec, shared = MachineSpec(name=NAME, user_data="", image=self._image), []
+        else:
+            spec = MachineSpec(name=NAME, user_data="#cloud-config\n", image=self._image)
+            shared = [Bind(self.world.share / path.lstrip("/"), path, writable=True) for path in EXPORTED]
         await self.world.hypervisor.boot(spec, [Bind(CHECKOUT, SOURCE), *shared])
         state = ""
         async with asyncio.timeout(BOOT_TIMEOUT_S):

@@ -181,6 +181,20 @@ class NspawnHypervisor:
             raise RuntimeError(f"machine {name!r} has a kernel of its own: run a program there")
         return Path(f"/proc/{await self._leader(self._machines[name], 10.0)}/root")
 
+    async def socket(self, name: str, path: str) -> Path:
+        """A Unix socket of a machine, as the host can connect to it.
+
+        Raises:
+            KeyError: there is no such machine.
+            RuntimeError: it does not run.
+            CommandError: it has a kernel of its own, and its end of the way to it does not work.
+        """
+        line = self._machines[name].line
+        if line is None:
+            return await self.root(name) / path.lstrip("/")
+        await self._inside(self._machines[name], [], 10.0)
+        return await line.socket(path)
+
     def console(self, name: str) -> str:
         """What a machine printed on its console so far; also of machines that are gone, until the sandbox is."""
         path = self._console(name)

@@ -26,6 +26,7 @@ MEMORY_MIB = 1024
 _LAUNCHER = Path(__file__).resolve().parent / "launch_uml.sh"
 _KEY = "ssh_key"
 _KEYGEN_TIMEOUT_S = 20.0
+_FORWARD_TIMEOUT_S = 20.0
 _POLL_S = 0.1
 _SSHD_CONFIG = "AuthorizedKeysFile .ssh/authorized_keys /etc/sandbox/authorized_keys\n"
 _QUIET = (
@@ -118,6 +119,7 @@ class Line:
         self._note = f"{name}-ssh"
         self._pids = pids
         self._master: subprocess.Popen[bytes] | None = None
+        self._sockets: set[Path] = set()
         self._lock = asyncio.Lock()
 
     @property
@@ -142,12 +144,27 @@ class Line:
                 await asyncio.sleep(_POLL_S)
             return True
 
+    async def socket(self, path: str) -> Path:
+        """A Unix socket of the machine, as the host sees it: ssh carries what is said there.
+
+        Raises:
+            CommandError: the connection does not stand, or its other end refused.
+        """
+        local = self._place.folder / f"socket-{path.strip('/').replace('/', '-')}"
+        if local not in self._sockets:
+            local.unlink(missing_ok=True)
+            forward = self._ssh("-O", "forward", "-L", f"{local}:{path}", self._target)
+            await proc.run(forward, timeout_s=_FORWARD_TIMEOUT_S)
+            self._sockets.add(local)
+        return local
+
     def down(self) -> None:
         """End the connection; nothing happens where there is none."""
         if self._master is not None:
             self._master.kill()
             self._master.wait()
             self._master = None
+        self._sockets.clear()
         self._socket.unlink(missing_ok=True)
         self._pids.forget(self._note)
 
@@ -160,6 +177,7 @@ class Line:
         return self._network.enter(["ssh", *_QUIET, *key, "-S", str(self._socket), *rest])
 
     def _connect(self) -> None:
+        self._sockets.clear()
         self._socket.unlink(missing_ok=True)
         self._master = subprocess.Popen(
             self._ssh("-M", "-N", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8", self._target),

@@ -153,7 +153,7 @@ class Lab:
         return None if text is None else json.loads(text)
 
     async def _asked(self, path: str, body: Any = None) -> str | None:
-        socket = await self.head.root() / SOCKET.lstrip("/")
+        socket = await self.head.socket(SOCKET)
         connector = aiohttp.UnixConnector(path=str(socket))
         try:
             async with (
