@@ -112,6 +112,8 @@ UML_PACKAGE = "user-mode-linux"
 _UML_SUITE = "bookworm"
 """The newest release of Debian that has the package."""
 _UML_PACKAGES = {"server": ("kmod", *NFS_PACKAGES), "client": ("kmod", "nfs-common")}
+# This kernel knows no nf_tables for IP: iptables has to use the older interface.
+_UML_LEGACY = [f"{name}{end}" for name in ("iptables", "ip6tables") for end in ("", "-restore", "-save")]
 _UML_DISK_SIZE = "8G"
 # Each costs a share of a second of a processor, and serves nothing here.
 _UML_MASKED = (
@@ -267,7 +269,7 @@ async def ensure_uml_image(name: str) -> MachineImage:
 async def ensure_uml_kernel() -> Path:
     """A directory with the kernel as a program, `linux.uml`, and with `files`: its modules, and the first process."""
     files = _IMAGE / "uml"
-    key = cache.recipe_key(UML_PACKAGE, *_UML_MASKED, *trees.contents(files))
+    key = cache.recipe_key(UML_PACKAGE, *_UML_MASKED, *_UML_LEGACY, *trees.contents(files))
 
     async def build(root: Path) -> None:
         log = cache.log_file("uml-kernel")
@@ -286,6 +288,10 @@ async def ensure_uml_kernel() -> Path:
             units.mkdir(parents=True)
             for unit in _UML_MASKED:
                 (units / unit).symlink_to("/dev/null")
+            alternatives = root / "files/etc/alternatives"
+            alternatives.mkdir()
+            for name in _UML_LEGACY:
+                (alternatives / name).symlink_to(f"/usr/sbin/{name.replace('tables', 'tables-legacy')}")
 
     return await cache.ensure("tools", "uml", key, build)
 
