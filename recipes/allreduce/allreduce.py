@@ -67,11 +67,16 @@ else:
     torch.set_num_threads(1)
 
 
-def timed(group, members, elements):
+# Kept to the end: gloo of PyTorch 2.6 may hang in destroy_process_group when tensors of its last sums are gone.
+tensors = [torch.empty(size_bytes // 4, device=device) for size_bytes in (LATENCY_BYTES, args.mib << 20)]
+told = torch.empty(1, device=device)
+
+
+def timed(group, members, tensor):
     """Seconds of one all-reduce, and whether all sums were right. The first one only connects."""
     right, begun = True, 0.0
     for turn in range(args.repeat + 1):
-        tensor = torch.full((elements,), float(rank + 1), device=device)
+        tensor.fill_(float(rank + 1))
         dist.barrier(group=group)
         if gpu:
             torch.cuda.synchronize()
@@ -87,9 +92,10 @@ def timed(group, members, elements):
 
 def measure(group, members, nodes):
     """Measure one group; its first rank reports."""
-    for size_bytes in (LATENCY_BYTES, args.mib << 20):
-        took_s, right = timed(group, members, size_bytes // 4)
-        told = torch.tensor([float(right)], device=device)
+    for tensor in tensors:
+        size_bytes = 4 * len(tensor)
+        took_s, right = timed(group, members, tensor)
+        told.fill_(float(right))
         dist.all_reduce(told, op=dist.ReduceOp.MIN, group=group)
         if rank == members[0]:
             n = len(members)

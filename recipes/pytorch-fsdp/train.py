@@ -90,6 +90,7 @@ if done:
     if rank == 0:
         print(f"goes on from step {done}", flush=True)
 
+mean = torch.zeros((), device=device)
 per_epoch = len(batches(sampler, 0, 0, args.batch))
 for epoch in range(done // per_epoch, args.epochs):
     loader = DataLoader(pictures, batch_sampler=batches(sampler, epoch, done % per_epoch, args.batch))
@@ -100,6 +101,7 @@ for epoch in range(done // per_epoch, args.epochs):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        mean.copy_(loss.detach())
         done += 1
         if done % args.checkpoint_every == 0:
             value, took_s = loss.item(), time.monotonic() - began
@@ -107,6 +109,9 @@ for epoch in range(done // per_epoch, args.epochs):
             if rank == 0:
                 metrics.log(done, loss=value, pictures_per_s=args.batch * size / took_s)
 save(done)
+
+dist.all_reduce(mean)
 if rank == 0:
+    metrics.log(done, mean_loss=mean.item() / size)
     metrics.end()
 dist.destroy_process_group()
