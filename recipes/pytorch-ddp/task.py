@@ -22,7 +22,7 @@ class Pictures(torch.utils.data.Dataset):
         return self.patterns[index % 10] + 2 * noise, index % 10
 
 
-def vgg(width=16):
+def vgg(width=8):
     """Four blocks of convolutions, then a linear layer."""
     blocks, channels = [], 3
     for out in (width, 2 * width, 4 * width, 8 * width):
