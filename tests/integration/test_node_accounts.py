@@ -38,6 +38,7 @@ class Machine:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.systemd = True
         self.paths = Paths(root, root / "proc")
         for directory in ("etc/skel", "home/ubuntu/.ssh", "proc", "bin", "var/lib"):
             (root / directory).mkdir(parents=True)
@@ -55,7 +56,7 @@ class Machine:
 
     @property
     def node(self) -> Any:
-        return SimpleNamespace(paths=self.paths, state=State(slurm_uid=1900, munge_uid=1901))
+        return SimpleNamespace(paths=self.paths, systemd=self.systemd, state=State(slurm_uid=1900, munge_uid=1901))
 
     def apply(self, value: dict[str, Any]) -> None:
         accounts.apply(self.node, value, self.told.append)
@@ -231,6 +232,22 @@ def test_the_daemons_accounts_are_not_the_heads_to_give(machine: Machine) -> Non
     machine.apply(wanted(user("hpc", 1900), user("munge", 1005)))
     assert machine.text("passwd") == before
     assert not machine.lines("group", "hpc")
+
+
+@pytest.mark.parametrize("systemd", [True, False])
+def test_ssh_needs_a_job_on_machines_that_are_no_pods(machine: Machine, systemd: bool) -> None:
+    machine.systemd = systemd
+    (machine.root / "etc/pam.d").mkdir()
+    (machine.root / "etc/pam.d/sshd").write_text("@include common-account\n")
+    machine.apply(wanted(STUDENT))
+    assert machine.text("pam.d/sshd") == "@include common-account\n"
+    (machine.root / "lib/security").mkdir(parents=True)
+    (machine.root / "lib/security/pam_slurm_adopt.so").touch()  # as `packages` installs it later
+    (machine.root / "run/slurm/conf").mkdir(parents=True)
+    (machine.root / "run/slurm/conf/slurm.conf").write_text("ClusterName=lab\n")
+    found = machine.faults(wanted(STUDENT))
+    assert ("pam_slurm_adopt" in machine.text("pam.d/sshd")) is systemd
+    assert set(found) == ({accounts.NOT_ADOPTED} if systemd else set())
 
 
 def test_a_share_that_is_given_up(machine: Machine) -> None:

@@ -67,7 +67,7 @@ def apply(node: Node, value: dict[str, Any], tell: Callable[[str], None]) -> Non
     with _lock:
         tell(f"{len(wanted.users)} users")
         last = _bring(node.paths, wanted)
-        ssh_access.keep(node.paths)
+        _restrict_ssh(node)
     blocked = [clash for clash in last.clashes if clash.code == BLOCKS]
     if blocked:
         raise NotPossible(blocked[0].text, blocked[0].cure, "accounts")
@@ -87,10 +87,15 @@ def faults(node: Node, value: dict[str, Any]) -> Sequence[Fault]:
             return ()
         if _stale(node.paths, last, value):
             last = _bring(node.paths, _wanted(node, value))
-        last.unadopted = ssh_access.keep(node.paths) and not ssh_access.adopts(node.paths)
+        last.unadopted = _restrict_ssh(node) and not ssh_access.adopts(node.paths)
         return _words(last)
     finally:
         _lock.release()
+
+
+def _restrict_ssh(node: Node) -> bool:
+    """Whether ssh asks for a job. Not on pods: nobody but root logs in there."""
+    return node.systemd and ssh_access.keep(node.paths)
 
 
 def _wanted(node: Node, value: dict[str, Any]) -> Wanted:
