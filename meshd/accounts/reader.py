@@ -71,6 +71,9 @@ class AccountsReader:
         """
         local, subuid, subgid = await asyncio.to_thread(self._files)
         passwd, group = await self._getent("passwd"), await self._getent("group")
+        missing_names = _names(local) - _names(passwd)
+        if "root" not in missing_names and missing_names:
+            raise AccountsUnreadable(f"{self._etc / 'passwd'} changed while it was read")
         if not rule.group:
             raw = Raw(passwd, group, local=_names(local), subuid=subuid, subgid=subgid)
             return Read(choose(raw, rule), Seen(_names(passwd)))

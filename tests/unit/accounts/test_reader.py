@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,6 +117,18 @@ async def test_a_service_that_hangs_or_fails(getent: Getent) -> None:
     getent.hangs, getent.code = False, 1
     with pytest.raises(AccountsUnreadable):
         await read(getent)
+
+
+async def test_a_file_that_is_cut_off_while_it_is_read(getent: Getent) -> None:
+    reader = AccountsReader(getent, getent.etc)
+
+    async def cut(*argv: Any, **more: Any) -> Result:
+        (getent.etc / "passwd").write_text(ROOT)
+        return await getent(*argv, **more)
+
+    reader._run = cut
+    with pytest.raises(AccountsUnreadable):
+        await reader.read(Rule())
 
 
 def test_signature(getent: Getent) -> None:
