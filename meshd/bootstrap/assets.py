@@ -38,7 +38,7 @@ def allreduce_program() -> str:
     for path in (_PACKAGE / "_assets/recipes/allreduce.py", _PACKAGE.parent / "recipes/allreduce/allreduce.py"):
         if path.is_file():
             return path.read_text("utf-8")
-    raise MeshdError("the program of `meshctl test` is missing from this installation: install meshd again")
+    raise MeshdError("recipes/allreduce is missing from this installation: install meshd again")
 
 
 def _place(file: str) -> Path:

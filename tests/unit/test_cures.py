@@ -37,8 +37,8 @@ SHAPES = {
     "systemctl": r"(start|stop|restart|reload|status|edit|(en|dis)able --now|is-active|daemon-reload) ?(?P<units>.*)",
     "journalctl": r"(-t \w+|-u (?P<units>\S+)( -u \S+)*)( -p \w+)?",
     "scontrol": rf"(ping|reconfigure|show \w+( {WORD})?|(update|delete) \w+=\S*( \w+=\S*)*)",
-    "squeue": rf"-\w {WORD}",
-    "sinfo": "-R",
+    "squeue": rf"(-\w {WORD}|--nodelist={WORD})?",
+    "sinfo": "(-R)?",
     "sacctmgr": rf"(show \w+|add user|-i add cluster {WORD})",
     "scancel": WORD,
     "tailscale": rf"(status|netcheck|ip -4|ping {WORD}|up( --[a-z-]+(={WORD})?)*)",
@@ -49,11 +49,13 @@ SHAPES = {
     "rmdir": WORD,
     "usermod": rf"-aG {WORD} {WORD}",
     "ssh": WORD,
-    "srun": rf"(-w {WORD}|--jobid={WORD} --overlap) --pty bash -l|--container",
+    "srun": rf"(-w {WORD}|--jobid={WORD} --overlap) --pty bash -l|--container(-image)?",
     "getent": r"(passwd|group)( \w+)?",
     "man": r"(meshctl|meshd|meshd\.toml)",
     "munge": r"-n \| unmunge",
     "apt-get": rf"install {WORD}",
+    "ufw": rf"allow in on {WORD} to any port \d+ proto tcp",
+    "firewall-cmd": rf"--permanent --zone=trusted --add-interface={WORD}; firewall-cmd --reload",
     "headscale": r"preauthkeys expire",
     "nvidia-smi": r"(-L)?",
     "dmesg": "",
@@ -106,6 +108,8 @@ def fault_of(code: str) -> str:
         words = shlex.split(code)
     except ValueError as error:
         return str(error)
+    if words[0] == "sudo":
+        words, code = words[1:], code.removeprefix("sudo ")
     program, arguments = words[0], words[1:]
     if FILLER in {program, *arguments[:1]} and program != "meshctl":
         return ""  # what failed, in an error's text

@@ -176,7 +176,7 @@ class HeadExports(Controller):
             return warn(NAME, ProblemCode.SHARE_SERVER_DOWN, text, cure)
         if await _answers("127.0.0.1"):
             text = "the head's NFS server listens on all addresses, not on the tailnet's alone"
-            cure = "`host=` in /etc/nfs.conf.d, then `systemctl restart nfs-server`; or close TCP 2049 by a firewall"
+            cure = "set host= in /etc/nfs.conf.d, then `systemctl restart nfs-server`; or close TCP 2049 by a firewall"
             return warn(NAME, ProblemCode.SHARE_SERVER_OPEN, text, cure)
         return None
 
