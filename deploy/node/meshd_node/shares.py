@@ -112,11 +112,12 @@ def apply(node: Node, value: Value, tell: Callable[[str], None]) -> None:
 
 def trouble(node: Node, value: Value) -> list[Trouble]:
     """What is wrong with the shares now. Never waits for a server."""
-    found = []
+    found, kept = [], _Kept(node)
     for share in shares_of(node, value):
-        if mounted(node, share.path) != share.device:
+        point = kept.point(share.path)
+        if mounted(node, point) != share.device:
             found.append(Trouble(f"{share.path} ({share.device}) is not mounted", again=True))
-        elif one := _looks.setdefault(_below(node, share.path), _Look(_below(node, share.path))).look():
+        elif one := _looks.setdefault(point, _Look(point)).look():
             found.append(Trouble(f"{share.path} ({share.device}) {one}", again=_STALE in one))
     return found
 
@@ -125,23 +126,24 @@ def leave(node: Node) -> None:
     """Unmount all shares: the machine is given back. One that is still used is detached."""
     kept = _Kept(node)
     for path in list(kept.shares):
-        if mounted(node, path) == kept.shares[path][0]:
-            for error in _tried(lambda path=path: _unmount(node, path, UNMOUNT_S)):  # type: ignore[misc]
+        point = kept.point(path)
+        if mounted(node, point) == kept.shares[path][0]:
+            for error in _tried(lambda point=point: _unmount(node, point, UNMOUNT_S)):  # type: ignore[misc]
                 say(str(error))
-                _detach(node, path)
+                _detach(node, point)
         kept.forget(path)
 
 
 def detach(node: Node) -> None:
     """Take all shares out of the machine's directories; it shuts down. With a server away, to unmount would hang."""
     kept = _Kept(node)
-    for path, (device, _options) in kept.shares.items():
-        if mounted(node, path) == device:
-            _detach(node, path)
+    for path, (device, _options, _point) in kept.shares.items():
+        if mounted(node, kept.point(path)) == device:
+            _detach(node, kept.point(path))
 
 
-def _detach(node: Node, path: str) -> None:
-    for error in _tried(lambda: _unmount(node, path, DETACH_S, lazy=True)):
+def _detach(node: Node, point: Path) -> None:
+    for error in _tried(lambda: _unmount(node, point, DETACH_S, lazy=True)):
         say(str(error))
 
 
@@ -162,9 +164,9 @@ def shares_of(node: Node, value: Value) -> list[Share]:
     return shares
 
 
-def mounted(node: Node, path: str) -> str:
-    """What is mounted at a path, by the kernel's list: SERVER:PATH, or another device; "" when nothing is."""
-    wanted, found = str(_below(node, path)), ""
+def mounted(node: Node, point: Path) -> str:
+    """What is mounted at a directory, by the kernel's list: SERVER:PATH, or another device; "" when nothing is."""
+    wanted, found = str(point), ""
     for line in node.paths.mountinfo.read_text("utf-8", "replace").splitlines():
         left, _, right = line.partition(" - ")
         fields, rest = left.split(" "), right.split(" ")
@@ -178,10 +180,6 @@ def _plain(field: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), field)
 
 
-def _below(node: Node, path: str) -> Path:
-    return node.paths.root / path.lstrip("/")
-
-
 def _tried(work: Callable[[], None]) -> list[NodeError]:
     try:
         work()
@@ -191,18 +189,26 @@ def _tried(work: Callable[[], None]) -> list[NodeError]:
 
 
 class _Kept:
-    """What this agent has mounted, on disk: path to (device, options). So that it unmounts nothing of others."""
+    """What this agent has mounted, on disk, so that it unmounts nothing of others.
+
+    By path: device, options, directory. The directory is another one than the path where the image has a link there.
+    """
 
     def __init__(self, node: Node) -> None:
-        self._file = node.paths.shares
+        self._root, self._file = node.paths.root, node.paths.shares
         saved = read_json(self._file).get("mounted")
-        self.shares: dict[str, tuple[str, list[str]]] = {
-            str(path): (str(one[0]), [str(option) for option in one[1]])
+        self.shares: dict[str, tuple[str, list[str], str]] = {
+            str(path): (str(one[0]), [str(option) for option in one[1]], str(one[2]))
             for path, one in (saved.items() if isinstance(saved, dict) else ())
         }
 
-    def remember(self, share: Share) -> None:
-        self.shares[share.path] = (share.device, list(share.options))
+    def point(self, path: str) -> Path:
+        """The directory at which a share is, or will be."""
+        known = self.shares.get(path)
+        return Path(known[2]) if known else self._root / path.lstrip("/")
+
+    def remember(self, share: Share, point: Path) -> None:
+        self.shares[share.path] = (share.device, list(share.options), str(point))
         self._save()
 
     def forget(self, path: str) -> None:
@@ -215,24 +221,24 @@ class _Kept:
 
 def _have(node: Node, kept: _Kept, share: Share, tell: Callable[[str], None]) -> None:
     """Mount a share where it is not mounted as it should be."""
-    there = mounted(node, share.path)
+    point = kept.point(share.path)
+    there = mounted(node, point)
     ours = kept.shares.get(share.path)
     if there == share.device and (ours is None or ours[1] == list(share.options)):
-        look = _looks.get(_below(node, share.path))
+        look = _looks.get(point)
         if look is None or _STALE not in look.words:
             return
-        _unmount(node, share.path, DETACH_S, lazy=True)  # its files are gone from the server: nobody can use it
+        _unmount(node, point, DETACH_S, lazy=True)  # its files are gone from the server: nobody can use it
     elif ours is not None and there == ours[0]:
-        _unmount(node, share.path, UNMOUNT_S)  # it has other settings by now
-    _look_no_more(node, share.path)
+        _unmount(node, point, UNMOUNT_S)  # it has other settings by now
+    _look_no_more(point)
     if not node.systemd:
         raise Hopeless("a container may not mount: shares are for virtual machines")
     _install(node, tell)
     tell(f"waits for {share.server} to answer on TCP port {share.port}")
     _reach(share)
-    point = _below(node, share.path)
-    within(f"{share.path} (a directory)", lambda: point.mkdir(parents=True, exist_ok=True), DIRECTORY_S)
-    kept.remember(share)
+    point = within(f"{share.path} (a directory)", lambda: _directory(node, share.path), DIRECTORY_S)
+    kept.remember(share, point)
     tell(f"mounts {share.device} at {share.path}")
     try:
         # retry=0: the agent tries again itself, and sees meanwhile when the head wants something else.
@@ -242,6 +248,13 @@ def _have(node: Node, kept: _Kept, share: Share, tell: Callable[[str], None]) ->
             raise Hopeless(f"the kernel of this image has no NFS: {error}") from None
         raise NodeError(f"{share.path}: {error}") from None
     say(f"{share.device} is mounted at {share.path}", urgent=True)
+
+
+def _directory(node: Node, path: str) -> Path:
+    """Make the directory; where it is, with all links followed, as the kernel's list will show it."""
+    point = node.paths.root / path.lstrip("/")
+    point.mkdir(parents=True, exist_ok=True)
+    return point.resolve()
 
 
 def _install(node: Node, tell: Callable[[str], None]) -> None:
@@ -276,21 +289,22 @@ def _reach(share: Share) -> None:
 
 def _give_up(node: Node, kept: _Kept, path: str) -> None:
     """Unmount a share that the settings no longer have."""
-    if mounted(node, path) == kept.shares[path][0]:
-        _unmount(node, path, UNMOUNT_S)
-    _look_no_more(node, path)
+    point = kept.point(path)
+    if mounted(node, point) == kept.shares[path][0]:
+        _unmount(node, point, UNMOUNT_S)
+    _look_no_more(point)
     kept.forget(path)
 
 
-def _unmount(node: Node, path: str, timeout_s: float, *, lazy: bool = False) -> None:
+def _unmount(node: Node, point: Path, timeout_s: float, *, lazy: bool = False) -> None:
     """Raises NodeError when it is still used, or hangs."""
     # -c: without it umount would look at the directory, and hang as everybody does.
     try:
-        run(["umount", "-c", *(["-l"] if lazy else []), str(_below(node, path))], timeout_s)
+        run(["umount", "-c", *(["-l"] if lazy else []), str(point)], timeout_s)
     except ToolFailed as error:
-        users = ", ".join(_users(node.paths.proc, str(_below(node, path)))[:USERS_MAX])
-        raise NodeError(f"{path} cannot be unmounted: {f'in use by {users}' if users else error}") from None
-    say(f"{path} is {'detached' if lazy else 'unmounted'}")
+        users = ", ".join(_users(node.paths.proc, str(point))[:USERS_MAX])
+        raise NodeError(f"{point} cannot be unmounted: {f'in use by {users}' if users else error}") from None
+    say(f"{point} is {'detached' if lazy else 'unmounted'}")
 
 
 def _users(proc: Path, path: str) -> list[str]:
@@ -369,8 +383,8 @@ _ended: list[subprocess.Popen[bytes]] = []
 """Killed children. One that waits for a server ends when the kernel lets it."""
 
 
-def _look_no_more(node: Node, path: str) -> None:
-    look = _looks.pop(_below(node, path), None)
+def _look_no_more(point: Path) -> None:
+    look = _looks.pop(point, None)
     if look is not None:
         look.end()
     for child in list(_ended):

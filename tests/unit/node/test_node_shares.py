@@ -95,11 +95,11 @@ def machine(tmp_path: Path, server: socket.socket, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("STANDIN", str(tmp_path))
     made = Machine(tmp_path, server.getsockname()[1])
     yield made
-    for path in ("/home", "/srv/data"):
-        shares._look_no_more(made.node, path)
+    for point in list(shares._looks):
+        shares._look_no_more(point)
     for child in shares._ended:
         child.wait(WITHIN_S)
-    shares._look_no_more(made.node, "/home")
+    shares._look_no_more(tmp_path)
 
 
 def within(look: Callable[[], object]) -> None:
@@ -138,6 +138,18 @@ def test_a_directory_with_files_is_mounted_over(machine: Machine) -> None:
     machine.apply("/home")
     assert machine.mounted() == ["/home"]
     assert kept.read_text() == "of the image"
+
+
+def test_where_the_image_has_a_link_the_share_is_mounted_once_behind_it(machine: Machine) -> None:
+    (machine.tmp / "root/mnt/home").mkdir(parents=True)
+    (machine.tmp / "root/home").symlink_to(machine.tmp / "root/mnt/home")
+    for _ in range(2):
+        machine.apply("/home")
+        assert machine.mounted() == ["/mnt/home"]
+        assert not shares.trouble(machine.node, machine.value("/home"))
+    assert machine.calls() == ["mount"]
+    machine.apply()
+    assert machine.mounted() == []
 
 
 def test_what_is_wanted_no_more_is_unmounted_and_nothing_of_others(machine: Machine) -> None:
@@ -259,7 +271,6 @@ def test_a_share_that_is_gone_from_the_server_is_mounted_again(machine: Machine)
 
 def test_a_share_that_somebody_unmounted_is_mounted_again(machine: Machine) -> None:
     held = Sections(machine.node)
-    value = {"shares": []}
     held.put("shares", "a" * 16, machine.value("/home"))
     held.start(lambda: None)
     within(lambda: held.report()["shares"]["state"] == "applied")
@@ -268,7 +279,7 @@ def test_a_share_that_somebody_unmounted_is_mounted_again(machine: Machine) -> N
     within(lambda: machine.mounted() == ["/home"] and held.report()["shares"]["state"] == "applied")
     held.look()
     assert held.faults() == []
-    held.put("shares", "b" * 16, value)
+    held.put("shares", "b" * 16, machine.value())
     within(lambda: machine.mounted() == [] and held.report()["shares"]["state"] == "applied")
 
 
