@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import shlex
 import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import NodeError
 from .files import write_if_changed
-from .tools import find
+from .tools import find, run
 
 if TYPE_CHECKING:
     from .node import Node
@@ -34,6 +35,7 @@ PLUGIN_DIRS = (
 )
 """Where slurmd looks for a plugin without a path, by who built it."""
 
+LOAD_S = 30.0
 _ELF = b"\x7fELF"
 
 
@@ -43,7 +45,7 @@ def apply(node: Node, value: dict[str, Any], _tell: Callable[[str], None]) -> No
     `shipped`: the line is in plugstack.conf itself, which slurmd gets from the head.
 
     Raises:
-        NodeError: the library or enroot is missing or cannot be used. Then our line is not there either.
+        NodeError: the library or enroot is missing, or Slurm refuses it. Then our line is not there either.
         ValueError: this is no line of plugstack.conf.
         OSError: the line cannot be written.
     """
@@ -52,6 +54,7 @@ def apply(node: Node, value: dict[str, Any], _tell: Callable[[str], None]) -> No
     try:
         if line:
             _check(node, _plugin(line))
+            _try(line)
     except NodeError:
         _remove(ours)
         raise
@@ -87,6 +90,24 @@ def _check(node: Node, plugin: str) -> None:
             raise NodeError(f"{plugin} is no library: install pyxis again")
     if not find("enroot"):
         raise NodeError(f"{plugin} is here, but enroot is not: `srun --container-image` needs both")
+
+
+def _try(line: str) -> None:
+    """Let Slurm load it: `srun --help` loads all plugins, and contacts nobody. One of another release stops slurmd.
+
+    Raises:
+        NodeError: Slurm refuses it.
+    """
+    if not find("srun"):
+        return
+    with tempfile.TemporaryDirectory(prefix="meshd-pyxis-") as name:
+        folder = Path(name)
+        (folder / "plugstack.conf").write_text(f"{line}\n")
+        conf = f"ClusterName=check\nSlurmctldHost=localhost\nPlugStackConfig={folder}/plugstack.conf\n"
+        (folder / "slurm.conf").write_text(conf)
+        done = run(["env", f"SLURM_CONF={folder}/slurm.conf", "srun", "--help"], LOAD_S, check=False)
+    if done.returncode != 0 and "spank" in done.stderr:
+        raise NodeError(f"Slurm refuses pyxis, build it against this very release: {done.stderr.strip()[:200]}")
 
 
 def _has_own(node: Node, plugin: str) -> bool:

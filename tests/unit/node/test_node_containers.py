@@ -13,19 +13,27 @@ from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
 
 PLUGIN = "/usr/lib/slurm/spank_pyxis.so"
+LOADS = """grep -q '^required ' "$(sed -n 's/^PlugStackConfig=//p' "$SLURM_CONF")" """
+"""What srun does with a plugin that suits it."""
+REFUSES = """echo 'srun: error: spank: spank_pyxis.so: Incompatible plugin version' >&2; exit 1"""
 LINE = f"required {PLUGIN} runtime_path=/run/pyxis"
 
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     """A machine whose image has enroot and pyxis."""
-    program = tmp_path / "bin/enroot"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    program(tmp_path, "enroot", "exit 0")
+    program(tmp_path, "srun", LOADS)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     library(tmp_path, PLUGIN)
     return Node(Paths(tmp_path), tun=True)
+
+
+def program(root: Path, name: str, script: str) -> None:
+    path = root / "bin" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
 
 
 def library(root: Path, path: str, content: bytes = b"\x7fELF...") -> Path:
@@ -94,6 +102,14 @@ def test_pyxis_without_enroot_is_not_enough(node: Node, monkeypatch: pytest.Monk
     with pytest.raises(NodeError):
         apply(node)
     assert lines(node) == ""
+
+
+def test_a_plugin_that_slurm_refuses_is_not_loaded(node: Node) -> None:
+    assert apply(node) == LINE
+    program(node.paths.root, "srun", REFUSES)
+    with pytest.raises(NodeError, match="Incompatible plugin version"):
+        apply(node)
+    assert lines(node) == "", "slurmd would end"
 
 
 def test_a_plugin_without_a_path_is_looked_for_where_slurm_does(node: Node) -> None:
