@@ -11,6 +11,7 @@ An image is a stack of directories, topmost first, which overlayfs joins when a 
     [pod]       the files of deploy/container, with systemd and cloud-init hidden (images of the name SUITE-pod)
     hardware    stand-ins for GPUs and a wrong clock
     tailscale   the tailscale binaries
+    [programs]  programs that a cloud's images have (not in images of pods)
     [s6]        the packages of a pod that the base lacks (images of the name SUITE-pod)
     [torch]     PyTorch, Open MPI, a C compiler, crun, umoci and skopeo (images of the name SUITE-torch or
                 SUITE-torch-pod)
@@ -107,6 +108,9 @@ HEAD_PACKAGES = (*NFS_PACKAGES, "mariadb-server", "slurmdbd")
 
 HEAD_DISABLED = ["mariadb.service", "slurmdbd.service"]
 """These units of them start only on a head where somebody has enabled them."""
+
+VM_PROGRAMS = {"rsync": "usr/bin/rsync"}
+"""Packages whose program a cloud's images have, and what is taken of them: all that it needs is in the base."""
 
 UML_PACKAGE = "user-mode-linux"
 _UML_SUITE = "bookworm"
@@ -221,7 +225,8 @@ async def ensure_image(name: str) -> MachineImage:
     more = () if suite == rest else (await ensure_torch_layer(suite),)
     stand_ins = (await _ensure_hardware(), await gotools.ensure_tailscale())
     if not pod:
-        return MachineImage(name, (await _ensure_config(), await _ensure_share(), *stand_ins, *more, base))
+        own = (await _ensure_config(), await _ensure_share(), *stand_ins, await ensure_programs_layer(suite))
+        return MachineImage(name, (*own, *more, base))
     layers = (await pod_layer.ensure(base), *stand_ins, await ensure_s6_layer(suite), *more, base)
     return MachineImage(name, layers, entrypoint=(f"/{pod_layer.FILES}/entrypoint",))
 
@@ -395,6 +400,26 @@ async def ensure_crun_layer(suite: str) -> Path:
 async def ensure_s6_layer(suite: str) -> Path:
     """The layer with the packages of a pod that the base of a suite lacks."""
     return await _ensure_packages(suite, "-s6", [name for name in pod_layer.packages() if name not in PACKAGES])
+
+
+async def ensure_programs_layer(suite: str) -> Path:
+    """The layer with `VM_PROGRAMS`, without their packages: dpkg's list is the one of the layers below."""
+    base = await ensure_base(suite)
+    key = cache.recipe_key(base.name, *VM_PROGRAMS, *VM_PROGRAMS.values())
+
+    async def build(root: Path) -> None:
+        log = cache.log_file(f"image-{suite}-programs")
+        async with step(f"programs over {suite} ({', '.join(VM_PROGRAMS)})", log):
+            debs = await fetch_packages(base, suite, list(VM_PROGRAMS), log)
+            with tempfile.TemporaryDirectory(dir=root.parent) as unpacked:
+                for name, program in VM_PROGRAMS.items():
+                    package = max(debs.glob(f"{name}_*.deb"), key=lambda path: path.stat().st_mtime)
+                    argv: list[str | Path] = ["dpkg-deb", "--extract", package, unpacked]
+                    await proc.run(argv, timeout_s=_UNPACK_TIMEOUT_S, log=log)
+                    (root / program).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(Path(unpacked) / program, root / program)
+
+    return await cache.ensure("layers", f"{suite}-programs", key, build)
 
 
 async def ensure_services_layer(suite: str) -> Path:

@@ -33,7 +33,7 @@ from deploy.sandbox.progress import step
 
 DEBIAN = "deb.debian.org"
 TAILSCALE = "pkgs.tailscale.com"
-PACKAGES = ("ca-certificates", "gcc", "libc6-dev", "make", "munge", "s6", "slurm-client", "slurmd", "xz-utils")
+PACKAGES = ("ca-certificates", "gcc", "libc6-dev", "make", "munge", "rsync", "s6", "slurm-client", "slurmd", "xz-utils")
 """What stage 1 and the node agent may install; tailscale is made here, of the binaries that other machines have."""
 
 _CONTROL = """\

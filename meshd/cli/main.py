@@ -31,6 +31,8 @@ COMMANDS = (
     "test",
     "ssh",
     "run",
+    "push",
+    "pull",
     "drain",
     "undrain",
     "remove",

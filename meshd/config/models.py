@@ -84,7 +84,7 @@ class NodeApiSettings(_Table):
     address: str = Field("", description="address to listen on; empty: the head's tailnet IPv4 address")
     poll_hold_s: Annotated[float, Field(gt=0, le=60)] = 25.0
     packages: tuple[str, ...] = Field(
-        ("slurmd", "slurm-client", "munge"),
+        ("slurmd", "slurm-client", "munge", "rsync"),
         description="apt packages that a machine gets when its image has no slurmd; empty: such a machine is refused",
     )
 

@@ -37,7 +37,7 @@ SHAPES = {
     "systemctl": r"(start|stop|restart|reload|status|edit|(en|dis)able --now|is-active|daemon-reload) ?(?P<units>.*)",
     "journalctl": r"(-t \w+|-u (?P<units>\S+)( -u \S+)*)( -p \w+)?",
     "scontrol": rf"(ping|reconfigure|show \w+( {WORD})?|(update|delete) \w+=\S*( \w+=\S*)*)",
-    "squeue": rf"(-\w {WORD}|--nodelist={WORD})?",
+    "squeue": rf"(-\w {WORD}|--jobs={WORD}|--nodelist={WORD})?",
     "sinfo": "(-R)?",
     "sacctmgr": rf"(show \w+|add user|-i add cluster {WORD})",
     "scancel": WORD,
