@@ -6,7 +6,8 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from pathlib import Path
 
 from deploy.sandbox import gotools, images
 from deploy.sandbox.proc import CommandError
@@ -17,7 +18,20 @@ _POD = f"trixie{images.POD}"
 _STOCK = f"trixie{images.STOCK}{images.POD}"
 _UML = (f"trixie{images.UML}", f"head{images.UML}") if images.has_uml() else ()
 _IMAGES = (*images.SUITES, _TORCH, _POD, _STOCK, *_UML)
-_PARTS = (*_IMAGES, "head", "tailscale", "control")
+_PARTS = (*_IMAGES, images.HEAD, images.HEAD_MLFLOW, "tailscale", "control")
+
+
+_LAYERS: Mapping[str, Sequence[Callable[[], Awaitable[Path]]]] = {
+    images.HEAD: (
+        lambda: images.ensure_head_layer(images.PYPROJECT),
+        lambda: images.ensure_services_layer("trixie"),
+    ),
+    images.HEAD_MLFLOW: (images.ensure_mlflow_layer, images.ensure_wheels_layer),
+    _TORCH: (lambda: images.ensure_torch_layer("trixie"),),
+    _POD: (lambda: images.ensure_s6_layer("trixie"),),
+    _STOCK: (lambda: images.ensure_stock("trixie"),),
+}
+"""The layers of a part that take long, in their order; each above the base of its suite."""
 
 
 async def prepare(parts: Collection[str]) -> None:
@@ -27,21 +41,15 @@ async def prepare(parts: Collection[str]) -> None:
         CommandError: a build failed; what was complete before stays in the cache.
     """
     wanted = [name for name in _IMAGES if name in parts]
-    on_trixie = {"head", _TORCH, _POD} & set(parts)
+    on_trixie = {images.HEAD, images.HEAD_MLFLOW, _TORCH, _POD} & set(parts)
     suites = [suite for suite in images.SUITES if suite in parts or (on_trixie and suite == "trixie")]
 
     async def build_images() -> None:
         for suite in suites:
             await images.ensure_base(suite)
-        if "head" in parts:
-            await images.ensure_head_layer(images.PYPROJECT)
-            await images.ensure_services_layer("trixie")
-        if _TORCH in parts:
-            await images.ensure_torch_layer("trixie")
-        if _POD in parts:
-            await images.ensure_s6_layer("trixie")
-        if _STOCK in parts:
-            await images.ensure_stock("trixie")
+        for part, layers in _LAYERS.items():
+            for layer in layers if part in parts else ():
+                await layer()
 
     async def build_programs() -> None:
         if suites or "tailscale" in parts:
