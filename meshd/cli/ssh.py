@@ -18,6 +18,17 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
 _ADDRESS = re.compile(r"[0-9a-f.:]{3,45}")
 CONNECT_TIMEOUT_S = 10
 
+_ROOT_GIVES_NOTHING = {
+    "PreferredAuthentications": "publickey",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "Tunnel": "no",
+    "PermitLocalCommand": "no",
+}
+"""Whoever is root on the node must get nothing of root's on the head, whatever ssh_config says there: no password typed
+at the node's question, no Kerberos ticket, agent, display or network.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -131,10 +142,14 @@ def ssh_argv(
         "VerifyHostKeyDNS": "no",
         "CanonicalizeHostname": "no",
         "HostName": to.address,
+        "NoHostAuthenticationForLocalhost": "no",
+        # A connection that is open already may lead to the machine that had this address before.
+        "ControlMaster": "no",
+        "ControlPath": "none",
     }
     ours = {"ConnectTimeout": str(CONNECT_TIMEOUT_S), "ServerAliveInterval": "15", "LogLevel": "ERROR"}
     if key is not None:
-        ours |= {"User": "root", "IdentityFile": str(key), "IdentitiesOnly": "yes", "ForwardAgent": "no"}
+        ours |= {"User": "root", "IdentityFile": str(key), "IdentitiesOnly": "yes", **_ROOT_GIVES_NOTHING}
     return [program, *_pairs(proof), *options, *_pairs(ours), to.slot, *words]
 
 

@@ -86,6 +86,23 @@ def test_nobody_can_turn_off_the_proof() -> None:
     assert (found["identityfile"], found["identitiesonly"]) == ("/root/key", "yes")
 
 
+def test_a_hostile_node_gets_nothing_of_roots(tmp_path: Path) -> None:
+    """Whatever root's own ssh_config gives to other hosts. SlurmUser may choose who is there: it keeps the host keys."""
+    config = tmp_path / "config"
+    config.write_text(
+        "Host *\n ForwardAgent yes\n ForwardX11 yes\n ForwardX11Trusted yes\n Tunnel yes\n PermitLocalCommand yes\n"
+        " LocalCommand id\n GSSAPIAuthentication yes\n GSSAPIDelegateCredentials yes\n ControlMaster auto\n"
+        f" ControlPath {tmp_path}/%r@%h\n ControlPersist yes\n NoHostAuthenticationForLocalhost yes\n"
+        " PreferredAuthentications keyboard-interactive,password,publickey\n"
+    )
+    argv = ssh_argv(target(row("a100-1"), root=True), Path("/root/key"), options=["-F", str(config)])
+    found = asked_options(argv)
+    assert found["preferredauthentications"] == "publickey", "no question for a password"
+    for name in ("forwardagent", "forwardx11", "tunnel", "permitlocalcommand", "nohostauthenticationforlocalhost"):
+        assert found[name] in ("no", "false"), name
+    assert (found["controlmaster"], found.get("controlpath", "none")) == ("false", "none"), "no connection of another"
+
+
 def test_other_users_use_their_own_account_and_keys() -> None:
     argv = ssh_argv(target(row("a100-1"), root=True), None, words=["id"])
     assert argv[-2:] == ["a100-1", "id"]
