@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -151,7 +152,7 @@ def choose(raw: Raw, rule: Rule) -> Accounts:
         else:
             found.names[user.uid] = user.name
             found.users.setdefault(user.name, user)
-    users = with_ranges(sorted(found.users.values(), key=lambda user: user.uid), raw.subuid, raw.subgid)
+    users = with_ranges(sorted(found.users.values(), key=lambda user: user.uid), raw)
     return Accounts(users, tuple(_of_users(groups, users, raw, found)), tuple(found.left_out))
 
 
@@ -240,34 +241,67 @@ def _of_users(groups: Iterable[Group], users: Sequence[User], raw: Raw, found: _
     return [taken[gid] for gid in sorted(taken)]
 
 
-def with_ranges(users: Sequence[User], subuid: Iterable[str], subgid: Iterable[str]) -> tuple[User, ...]:
-    """The users with their subordinate numbers: the head's own, and else computed ones that no other user has."""
-    uids, gids = _ranges(subuid), _ranges(subgid)
-    taken: set[int] = set()
+def with_ranges(users: Sequence[User], raw: Raw) -> tuple[User, ...]:
+    """The users with their subordinate numbers: the head's own, and else computed ones that no other user has.
+
+    A range never holds the number of an account or a group: whoever has a range can become each number in it, in a
+    container, and so read the files of that account. Directory services give numbers up to 2,000,200,000.
+    """
+    known_uids = _numbers(raw.passwd, 2)
+    known_gids = sorted({*_numbers(raw.group, 2), *_numbers(raw.passwd, 3)})
+    uids, gids = _ranges(raw.subuid, known_uids), _ranges(raw.subgid, known_gids)
+    taken = _places(known_uids, known_gids, (*uids.values(), *gids.values()))
     ranged = []
     for user in users:
-        place = user.uid % COMPUTED_PLACES
-        while place in taken:
-            place = (place + 1) % COMPUTED_PLACES
-        taken.add(place)
-        computed = Range(COMPUTED_FIRST + place * COMPUTED_COUNT, COMPUTED_COUNT)
         own_uids = uids.get(user.name) or uids.get(str(user.uid))
         own_gids = gids.get(user.name) or gids.get(str(user.uid))
+        place = user.uid % COMPUTED_PLACES
+        for _ in range(COMPUTED_PLACES):
+            if place not in taken:
+                break
+            place = (place + 1) % COMPUTED_PLACES
+        else:
+            ranged.append(replace(user, subuid=own_uids, subgid=own_gids))
+            continue
+        taken.add(place)
+        computed = Range(COMPUTED_FIRST + place * COMPUTED_COUNT, COMPUTED_COUNT)
         ranged.append(replace(user, subuid=own_uids or computed, subgid=own_gids or computed))
     return tuple(ranged)
 
 
-def _ranges(lines: Iterable[str]) -> dict[str, Range]:
-    """Name or number to its first range. A range that reaches into the system's or other users' numbers is none."""
+def _numbers(lines: Iterable[str], field_at: int) -> list[int]:
+    """The numbers in a field of the lines of passwd or group, in order."""
+    rows = (line.split(":") for line in lines)
+    return sorted({int(row[field_at]) for row in rows if len(row) > field_at and _number(row[field_at])})
+
+
+def _places(uids: Sequence[int], gids: Sequence[int], ranges: Iterable[Range]) -> set[int]:
+    """The places of computed ranges that hold a known number, or a number of one of these ranges."""
+    end = COMPUTED_FIRST + COMPUTED_PLACES * COMPUTED_COUNT
+    found = {(one - COMPUTED_FIRST) // COMPUTED_COUNT for one in (*uids, *gids) if COMPUTED_FIRST <= one < end}
+    for one in ranges:
+        first, last = max(one.first, COMPUTED_FIRST), min(one.first + one.count, end) - 1
+        if first <= last:
+            found.update(range((first - COMPUTED_FIRST) // COMPUTED_COUNT, (last - COMPUTED_FIRST) // COMPUTED_COUNT + 1))
+    return found
+
+
+def _ranges(lines: Iterable[str], known: Sequence[int]) -> dict[str, Range]:
+    """Name or number to its first range. One that reaches into the system's, or into `known` numbers, is none."""
     found: dict[str, Range] = {}
     for line in lines:
         fields = line.rstrip("\n").split(":")
         if len(fields) != 3 or not _number(fields[1]) or not _number(fields[2]):
             continue
         first, count = int(fields[1]), int(fields[2])
-        if first > 65_535 and count > 0 and first + count <= 2**32 - 1:
+        if first > 65_535 and count > 0 and first + count <= 2**32 - 1 and not _holds(first, count, known):
             found.setdefault(fields[0], Range(first, count))
     return found
+
+
+def _holds(first: int, count: int, known: Sequence[int]) -> bool:
+    at = bisect_left(known, first)
+    return at < len(known) and known[at] < first + count
 
 
 def document(accounts: Accounts) -> dict[str, Any]:

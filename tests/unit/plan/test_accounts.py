@@ -114,6 +114,23 @@ def test_computed_ranges_are_apart() -> None:
     assert len(set(firsts)) == 50
 
 
+def test_no_range_holds_the_number_of_an_account_or_a_group() -> None:
+    """In a container its owner could become that account, and read its files on the shares."""
+    place = COMPUTED_FIRST + 1001 * 65_536  # anna's, by her number
+    directory = [f"dora:x:{place + 5}:1001::/home/dora:/bin/sh", f"eve:x:{place + 65_536}:1001::/home/e:/sbin/nologin"]
+    lines = ["anna:200000:65536", "ben:100000:65536", f"cleo:{place + 2 * 65_536}:1"]
+    found = chosen([*PASSWD, *directory], [*GROUP, "big:x:100007:"], subuid=lines, subgid=lines)
+    by_name = {user.name: user for user in found.users}
+    numbers = [user.uid for user in found.users] + [place + 65_536]
+    for user in found.users:
+        assert user.subuid is not None
+        assert not any(user.subuid.first <= one < user.subuid.first + user.subuid.count for one in numbers), user
+    assert by_name["anna"].subuid == Range(place + 3 * 65_536, 65_536), "cleo has number 200001, the next are not free"
+    assert by_name["anna"].subgid == Range(200_000, 65_536), "no group has a number in it"
+    assert by_name["ben"].subuid == Range(100_000, 65_536)
+    assert by_name["ben"].subgid != by_name["ben"].subuid, "a group has a number in it"
+
+
 def test_digest_and_order() -> None:
     one, other = chosen(PASSWD), chosen(PASSWD[::-1], GROUP[::-1])
     assert digest(one) == digest(other)
