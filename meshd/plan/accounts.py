@@ -278,12 +278,16 @@ def _numbers(lines: Iterable[str], field_at: int) -> list[int]:
 def _places(uids: Sequence[int], gids: Sequence[int], ranges: Iterable[Range]) -> set[int]:
     """The places of computed ranges that hold a known number, or a number of one of these ranges."""
     end = COMPUTED_FIRST + COMPUTED_PLACES * COMPUTED_COUNT
-    found = {(one - COMPUTED_FIRST) // COMPUTED_COUNT for one in (*uids, *gids) if COMPUTED_FIRST <= one < end}
+    found = {_place(one) for one in (*uids, *gids) if COMPUTED_FIRST <= one < end}
     for one in ranges:
         first, last = max(one.first, COMPUTED_FIRST), min(one.first + one.count, end) - 1
         if first <= last:
-            found.update(range((first - COMPUTED_FIRST) // COMPUTED_COUNT, (last - COMPUTED_FIRST) // COMPUTED_COUNT + 1))
+            found.update(range(_place(first), _place(last) + 1))
     return found
+
+
+def _place(number: int) -> int:
+    return (number - COMPUTED_FIRST) // COMPUTED_COUNT
 
 
 def _ranges(lines: Iterable[str], known: Sequence[int]) -> dict[str, Range]:

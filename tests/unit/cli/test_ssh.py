@@ -87,7 +87,7 @@ def test_nobody_can_turn_off_the_proof() -> None:
 
 
 def test_a_hostile_node_gets_nothing_of_roots(tmp_path: Path) -> None:
-    """Whatever root's own ssh_config gives to other hosts. SlurmUser may choose who is there: it keeps the host keys."""
+    """Whatever root's ssh_config gives to other hosts. SlurmUser keeps the host keys, so it chooses who is there."""
     config = tmp_path / "config"
     config.write_text(
         "Host *\n ForwardAgent yes\n ForwardX11 yes\n ForwardX11Trusted yes\n Tunnel yes\n PermitLocalCommand yes\n"
