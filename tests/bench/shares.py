@@ -9,9 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from datetime import datetime
-from statistics import median
-from typing import Any
 
 from deploy.sandbox.cluster import Cluster, ClusterOptions
 from deploy.sandbox.demo.show import TIMING
@@ -30,9 +27,6 @@ async def measure(nodes: int, *, share: bool) -> dict[str, float]:
         words = ("scale", "--gpus", str(nodes), "--yes", "--wait", "--timeout", f"{LIMIT_S}s", "-o", "json")
         await head.run("meshctl", *words, timeout_s=LIMIT_S + 30)
         took = {"all READY": time.monotonic() - began_s}
-        page = await head.json("meshctl", "events", "-n", "1000", "--kind", "phase", "-o", "json")
-        events: list[dict[str, Any]] = page["events"]
-        took["joined to READY, median"] = median(_joined_to_ready_s(events))
         if share:
             served = await head.shell("journalctl -u meshd-exports.service -o cat | grep -c Starting || true")
             took["runs of root's unit"] = float(served)
@@ -43,18 +37,6 @@ async def measure(nodes: int, *, share: bool) -> dict[str, float]:
             there = (await head.shell(f"ls /home/{USER}")).split()
             assert sum(name.startswith("h100-") for name in there) == nodes, there
         return took
-
-
-def _joined_to_ready_s(events: list[dict[str, Any]]) -> list[float]:
-    at: dict[tuple[str, str], float] = {}
-    for event in events:
-        phase = (event.get("fields") or {}).get("to", "")
-        at.setdefault((event["machine"], phase), _seconds(event["at"]))
-    return [ready - at[(name, "configuring")] for (name, phase), ready in at.items() if phase == "ready"]
-
-
-def _seconds(at: str) -> float:
-    return datetime.fromisoformat(at).timestamp()
 
 
 def main() -> None:
