@@ -54,7 +54,7 @@ async def test_files_go_to_pods_and_machines_and_come_back(fleet: Fleet, figure:
 async def test_all_nodes_of_a_job_at_once(fleet: Fleet, figure: Callable[[str], None]) -> None:
     lab = fleet.lab
     await by_user(fleet, f"{MAKE}head -c 100000000 /dev/urandom >{WORK}/big")
-    job = await lab.sbatch("sleep 600", "-N3")
+    job = await lab.sbatch("sleep 600", "--gpus=3", "-N3")
     await lab.running(job)
     began = time.monotonic()
     await copy(fleet, "push", "--job", job, "big", ":/tmp/c/")
