@@ -11,7 +11,7 @@ from typing import Self
 
 from deploy.sandbox.clouds.metadata import PORT
 from deploy.sandbox.clouds.server import CloudServer, ServerOptions
-from deploy.sandbox.headmachine import SLURM_CONF, Head, HeadOptions
+from deploy.sandbox.headmachine import MLFLOW_SETTINGS, SLURM_CONF, Head, HeadOptions
 from deploy.sandbox.images import HEAD
 from deploy.sandbox.network import GATEWAY, METADATA
 from deploy.sandbox.tailnet import API_TOKEN, CONTROL_URL
@@ -70,6 +70,7 @@ class ClusterOptions:
         head_image: what the head boots from.
         share: nodes have the head's /home and /srv/data.
         accounting: slurmdbd keeps the records of jobs, so that `sacct` answers.
+        mlflow: MLflow runs on the head, which boots from "head-mlflow".
     """
 
     sandbox_id: str = "demo"
@@ -87,12 +88,13 @@ class ClusterOptions:
     head_image: str = HEAD
     accounting: bool = False
     share: bool = False
+    mlflow: bool = False
 
     def settings(self) -> str:
         """The whole of meshd.toml."""
         call_s, launch_s = self.lambda_spacing_s
         more = {"lambda": {"call_spacing_s": call_s + MARGIN_S, "launch_spacing_s": launch_s + MARGIN_S}}
-        return SETTINGS.format(
+        settings = SETTINGS.format(
             login_server=CONTROL_URL, gateway=GATEWAY,
             key_mode=f'key_mode = "{self.key_mode}"' if self.key_mode else "",
             timing="\n".join(f"{key} = {value}" for key, value in self.timing.items()),
@@ -104,6 +106,7 @@ class ClusterOptions:
                 providers=", ".join(f'"{name}"' for name in self.providers),
             ),
         )  # fmt: skip
+        return settings + (MLFLOW_SETTINGS if self.mlflow else "")
 
 
 class Cluster:
@@ -164,6 +167,7 @@ class Cluster:
             slurm_conf=SLURM_CONF + self.options.slurm,
             accounting=self.options.accounting,
             share=self.options.share,
+            mlflow=self.options.mlflow,
         )
 
     async def bring_up_head(self) -> Head:

@@ -22,6 +22,8 @@ SOURCE = "/srv/meshd"
 USER = "demo"
 """Somebody who uses the cluster. No image has the account: meshd gives it to the nodes."""
 BOOT_TIMEOUT_S = 90.0
+MLFLOW_INSTALL = f"{SOURCE}/deploy/services/mlflow/install"
+MLFLOW_SETTINGS = '\n[mlflow]\nenabled = true\nartifacts = "/srv/data/mlflow"\n'
 
 SLURM_CONF = """\
 # The site's own slurm.conf. `meshctl init` adds to it what meshd needs.
@@ -62,6 +64,7 @@ class HeadOptions:
         slurm_conf: slurm.conf as the site has it before `meshctl init`.
         share: nodes have the head's /home and /srv/data.
         accounting: slurmdbd keeps the records of jobs, so that `sacct` answers.
+        mlflow: MLflow runs on the head; `settings` has `MLFLOW_SETTINGS`, and the head boots from "head-mlflow".
     """
 
     settings: str
@@ -71,6 +74,7 @@ class HeadOptions:
     slurm_conf: str = SLURM_CONF
     accounting: bool = False
     share: bool = False
+    mlflow: bool = False
 
 
 class Head:
@@ -180,6 +184,9 @@ class Head:
         await self.configure(options)
         say("munge, slurmctld and meshd start")
         await self.start()
+        if options.mlflow:
+            say("MLflow starts")
+            await self.run(MLFLOW_INSTALL, "--offline")
 
     async def journal(self, *units: str, lines: int = 200) -> str:
         """The newest log lines of units."""

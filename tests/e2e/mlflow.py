@@ -8,12 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from deploy.sandbox.headmachine import SOURCE
+from deploy.sandbox.headmachine import MLFLOW_INSTALL, MLFLOW_SETTINGS
 from tests.e2e.lab import Lab
 
-INSTALL = f"{SOURCE}/deploy/services/mlflow/install"
 UNIT = "meshd-mlflow"
-SETTINGS = '[mlflow]\nenabled = true\nartifacts = "/srv/data/mlflow"\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +48,9 @@ async def row(lab: Lab) -> Any:
 @asynccontextmanager
 async def mlflow(lab: Lab) -> AsyncIterator[Server]:
     """Have the server on the head meanwhile; each job knows of it."""
-    async with lab.also(SETTINGS):
+    async with lab.also(MLFLOW_SETTINGS):
         try:
-            await lab.head.run(INSTALL, "--offline")
+            await lab.head.run(MLFLOW_INSTALL, "--offline")
 
             async def answers() -> bool:
                 found = await row(lab)
@@ -61,4 +59,4 @@ async def mlflow(lab: Lab) -> AsyncIterator[Server]:
             await lab.until(answers, "MLflow answers")
             yield Server(lab, f"http://{lab.head.tailnet_ip}:5000")
         finally:
-            await lab.head.run(INSTALL, "--uninstall")
+            await lab.head.run(MLFLOW_INSTALL, "--uninstall")

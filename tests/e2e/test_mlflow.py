@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import pytest_asyncio
 
+from deploy.sandbox.headmachine import MLFLOW_INSTALL
 from meshd.codes import ProblemCode
 from tests.e2e.lab import Lab
-from tests.e2e.mlflow import INSTALL, UNIT, Server, mlflow, row
+from tests.e2e.mlflow import UNIT, Server, mlflow, row
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
@@ -58,7 +59,7 @@ async def test_doctor_says_when_it_does_not_answer(lab: Lab, server: Server) -> 
     finally:
         # The installer of a new release starts it, and brings the database to its version.
         await lab.head.run("sed", "-i", "s/.*/3.0.0/", "/var/lib/meshd-mlflow/version")
-        await lab.head.run(INSTALL, "--offline")
+        await lab.head.run(MLFLOW_INSTALL, "--offline")
 
     async def well() -> bool:
         return (await row(lab))["status"] == "ok"

@@ -31,7 +31,7 @@ def main() -> int:
     from deploy.sandbox.demo.show import Options, Show, default_gpus
 
     gpus = options.gpus if options.gpus is not None else default_gpus(options.providers, options.gpus_per_node)
-    wanted = Options(options.id, options.providers, gpus, options.gpus_per_node, keep=options.keep)
+    wanted = Options(options.id, options.providers, gpus, options.gpus_per_node, options.keep, options.torch)
     problem = wanted.problem()
     if problem:
         print(f"demo: {problem}", file=sys.stderr)
@@ -82,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--gpus-per-node", type=int, default=1, metavar="N", help="how many in each machine (1)")
     parser.add_argument("--keep", action="store_true", help="leave all of it running after the job")
+    parser.add_argument("--torch", action="store_true", help="nodes with PyTorch, and MLflow: all that recipes/ needs")
     actions = parser.add_subparsers(dest="action", title="afterwards")
     down = actions.add_parser("down", help="end a demonstration and remove every trace of it, also of a crashed one")
     shell = actions.add_parser("shell", help="a root shell in a machine of a kept demonstration")

@@ -9,7 +9,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from deploy.sandbox.demo import checks, job, report
 from deploy.sandbox.demo.checks import DifferenceError
 from deploy.sandbox.demo.logs import save
 from deploy.sandbox.demo.screen import Screen
+from deploy.sandbox.images import HEAD, HEAD_MLFLOW, TORCH
 from deploy.sandbox.network import GATEWAY
 from deploy.sandbox.proc import CommandError
 from deploy.sandbox.processes import PidFolder
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from deploy.sandbox.cluster import Cluster
 
 PARTS = ("trixie", "trixie-pod", "head", "tailscale", "control")
+TORCH_PARTS = (f"trixie{TORCH}", HEAD_MLFLOW)
 SCALE_TIMEOUT_S = 600
 AGREE_S = 20.0
 UNITS = ("meshd", "slurmctld", "munge", "tailscaled")
@@ -46,6 +48,8 @@ class Options:
     gpus: int
     gpus_per_node: int
     keep: bool
+    torch: bool = False
+    """Nodes have PyTorch and Open MPI, and MLflow runs on the head: all that recipes/ needs."""
 
     @property
     def nodes(self) -> int:
@@ -98,11 +102,12 @@ class Show:
     async def perform(self) -> int:
         """Run all stages; returns the exit status. Cleans up whatever happens."""
         screen, before = self.screen, checks.host_state()
+        parts = PARTS + (TORCH_PARTS if self.options.torch else ())
         self._pids = PidFolder(Path())
         try:
             async with screen.stage("prepare images and programs", speaks=True):
                 # The stand-ins take seconds to load: meanwhile the rest is looked at.
-                await asyncio.gather(prepare.prepare(PARTS), asyncio.to_thread(_cluster_module))
+                await asyncio.gather(prepare.prepare(parts), asyncio.to_thread(_cluster_module))
             await self._inside()
             async with screen.stage("nothing is left on this host"):
                 self._nothing_left(before)
@@ -129,10 +134,15 @@ class Show:
             room=self.options.room(),
             timing=TIMING,
             share=True,
+            mlflow=self.options.torch,
+            head_image=HEAD_MLFLOW if self.options.torch else HEAD,
         )
         cluster: Cluster = module.Cluster(options)
         async with self.screen.stage("sandbox: network, control server of the tailnet, clouds"):
             await cluster.__aenter__()
+        if self.options.torch:
+            host = cluster.clouds.host
+            host.boot_defaults = replace(host.boot_defaults, image=f"trixie{TORCH}")
         self._pids = PidFolder(cluster.world.state / "pids")
         try:
             await self._story(cluster)
