@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from deploy.sandbox import proc
-from deploy.sandbox.cluster import Cluster
 from deploy.sandbox.headmachine import CHECKOUT, SOURCE
 from deploy.sandbox.hypervisor import MachineSpec
-from deploy.sandbox.nspawn import Bind
+from deploy.sandbox.nspawn import Bind, NspawnHypervisor
 from deploy.sandbox.tailnet import CONTROL_URL
+from deploy.sandbox.world import World
 from tests.e2e.lab import USER, Lab
 from tests.waiting import until
 
@@ -52,9 +52,9 @@ done
 class Server:
     """An NFS server beside the head, set up by what `meshctl init --share` and root's unit run on a head."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._vm = cluster.world.hypervisor
-        self._auth_key = cluster.auth_key
+    def __init__(self, world: World, auth_key: str) -> None:
+        self._vm = world.hypervisor
+        self._auth_key = auth_key
         self.ip = ""
         """Its address on the tailnet."""
 
@@ -70,9 +70,7 @@ class Server:
         """Boot it. It joins the tailnet, and serves nothing yet."""
         await self._vm.boot(MachineSpec(name=NAME, user_data="", image="head-uml"), [Bind(CHECKOUT, SOURCE)])
         await self._vm.run(NAME, ["systemctl", "stop", "nfs-server"], timeout_s=BOOT_S)
-        up = ["tailscale", "up", f"--login-server={CONTROL_URL}", f"--auth-key={self._auth_key}", "--accept-dns=false"]
-        await self.run(*up, f"--hostname={NAME}", "--timeout=60s")
-        self.ip = (await self.run("tailscale", "ip", "-4")).text
+        self.ip = await join_tailnet(self._vm, NAME, self._auth_key)
 
     async def put_user(self, uid: str) -> None:
         """Make the user of the head, with a home that is the user's alone."""
@@ -113,6 +111,13 @@ class Server:
         await self.run("sh", "-ec", f'mkdir -p "$(dirname {path})"; cat >{path}', stdin=text.encode())
 
 
+async def join_tailnet(vm: NspawnHypervisor, machine: str, auth_key: str) -> str:
+    """`tailscale up`, once the machine lets ssh in; its address on the tailnet."""
+    up = ["tailscale", "up", f"--login-server={CONTROL_URL}", f"--auth-key={auth_key}", "--accept-dns=false"]
+    await vm.run(machine, [*up, f"--hostname={machine}", "--timeout=60s"], timeout_s=BOOT_S)
+    return (await vm.run(machine, ["tailscale", "ip", "-4"])).text
+
+
 def pauses(lines: Sequence[tuple[int, float]], at_least_s: float) -> list[float]:
     """How long the job stood still, where that was so long, in seconds. Raises AssertionError where a line is lost."""
     assert [number for number, _ in lines] == list(range(1, len(lines) + 1)), "a line is missing or twice"
@@ -120,11 +125,11 @@ def pauses(lines: Sequence[tuple[int, float]], at_least_s: float) -> list[float]
     return [gap for gap in gaps if gap >= at_least_s]
 
 
-async def distant(cluster: Cluster, machines: Sequence[str], delay_ms: float) -> None:
+async def distant(world: World, machines: Sequence[str], delay_ms: float) -> None:
     """Let each of these machines send so much later: the way there and back takes twice as long."""
     for machine in machines:
         words = ["tc", "qdisc", "replace", "dev", "host0", "root", "netem", "delay", f"{delay_ms}ms", "limit", "10000"]
-        await cluster.world.hypervisor.run(machine, words, timeout_s=60)
+        await world.hypervisor.run(machine, words, timeout_s=60)
 
 
 def host_name(lab: Lab, machine: str) -> str:

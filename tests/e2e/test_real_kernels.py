@@ -80,7 +80,7 @@ async def rig() -> AsyncIterator[Rig]:
     )  # fmt: skip
     begun = time.monotonic()
     async with Cluster(options) as cluster:
-        server, lab = Server(cluster), Lab(cluster)
+        server, lab = Server(cluster.world, cluster.auth_key), Lab(cluster)
         lab.boot(BootDefaults(image="trixie-uml"))
 
         async def order() -> None:
@@ -166,7 +166,7 @@ async def test_owners_and_modes_are_the_servers(rig: Rig) -> None:
 
 async def test_a_cut_of_15_s_stops_a_job_and_it_goes_on(rig: Rig, figure: Callable[[str], None]) -> None:
     lab, vm = rig.lab, rig.lab.cluster.world.hypervisor
-    await distant(lab.cluster, [NAME, host_name(lab, rig.machine)], 25)
+    await distant(lab.cluster.world, [NAME, host_name(lab, rig.machine)], 25)
     ping = await lab.inside(rig.machine, "ping", "-c", "3", "-W", "5", rig.server.ip)
     figure(f"over the tailnet {ping.splitlines()[-1]}")
     assert float(ping.partition(" = ")[2].split("/")[0]) >= 50
