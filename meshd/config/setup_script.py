@@ -12,6 +12,7 @@ from meshd.codes import FaultCode
 from meshd.config.checks import SCRIPT_MAX_B, is_text
 from meshd.config.models import Settings
 from meshd.errors import Fault
+from meshd.runtime.root_path import others_decide
 from meshd.settings_words import dotted, show
 
 ROOT_UID = 0
@@ -37,6 +38,9 @@ def read_script(setup: str, owner_uid: int = ROOT_UID) -> SetupScript:
         return SetupScript(setup)
     path = Path(setup)
     try:
+        if place := others_decide(path):
+            text = f"others than root may exchange {place}, and every machine of the pool runs {path} as root"
+            return SetupScript(fault=text, cure=f"let only root write {place} and the directory above it")
         real = path.resolve(strict=True)
         for one in (real, *real.parents):
             found = one.stat()

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
+from pathlib import PurePath
 from typing import Any
 
 TAILNET = IPv4Network("100.64.0.0/10")
@@ -116,11 +117,16 @@ def _faults_alone(share: Share) -> Iterator[ShareFault]:
         yield ShareFault(share.name, "server", "it is no name of a host, and no address", cure)
     if share.source and (text := _path_fault(share.source)) and not (share.server and share.source == "/"):
         yield ShareFault(share.name, "source", text, f'e.g. source = "{share.path}"')
-    elif not share.server and (_below(share.at_server, _NOT_EXPORTED) or share.at_server in ("/var", "/opt")):
+    elif not share.server and systems(share.at_server):
         yield ShareFault(share.name, "source", "nodes could change the head by it", "share a directory of data")
     for option in share.options:
         if text := _option_fault(option):
             yield ShareFault(share.name, "options", f"{option[:40]!r}: {text}", "leave it out")
+
+
+def systems(path: PurePath | str) -> bool:
+    """Whether a directory is the system's, so that no head exports it."""
+    return _below(str(path), _NOT_EXPORTED) or str(path) in ("/", "/var", "/opt")
 
 
 def _path_fault(path: str) -> str:

@@ -21,14 +21,17 @@ from typing import Any
 from meshd.plan.shares import (
     EXPORTS_MAX,
     Export,
+    Share,
     exports,
     exports_text,
     in_force,
     node_address_fault,
     read_exports,
     shares_in,
+    systems,
 )
 from meshd.runtime.request import RequestRefused, read_small, take, write_whole
+from meshd.runtime.root_path import others_decide
 
 REQUEST = "exports.request"
 EXPORTS = Path("/etc/exports.d/meshd.exports")
@@ -110,16 +113,38 @@ def serve(request: Path, exporter: Exporter, settings: Path = SETTINGS) -> bool:
 
     Raises:
         RequestRefused: it asks for something that is not given, or the settings have no usable shares; nothing changed.
-        NotExported, OSError: see `Exporter.put`, or the request cannot be taken.
+        NotExported, OSError: see `Exporter.put`, or the request cannot be taken, or a directory is not to be exported:
+            the others are.
     """
     addresses = _addresses(take(request, REQUEST_MAX_B))
     read = shares_in(read_small(settings))
     if read.fault:
         raise RequestRefused(f"{settings}: {read.fault}")
-    wanted = exports(read.shares, addresses)
+    faults = {share.at_server: fault for share in read.shares if not share.server and (fault := place_fault(share))}
+    wanted = exports((share for share in read.shares if share.at_server not in faults), addresses)
     if len(wanted) > EXPORTS_MAX:
         raise RequestRefused(f"{len(wanted)} exports, and at most {EXPORTS_MAX} are possible")
-    return exporter.put(wanted)
+    changed = exporter.put(wanted)
+    if faults:
+        raise NotExported("; ".join(faults.values()))
+    return changed
+
+
+def place_fault(share: Share) -> str:
+    """Why a directory of the head's is not exported: what its path leads to; "" when it may be.
+
+    The server follows links. Where a user may exchange a part of the path, the user would choose what nodes get.
+    """
+    path = Path(share.at_server)
+    try:
+        if place := others_decide(path):
+            return (
+                f"share {share.name}: others than root may exchange {place}: let only root write the directory above it"
+            )
+        real = path.resolve()
+    except (OSError, RuntimeError) as error:
+        return f"share {share.name}: {path} cannot be looked at: {error}"
+    return f"share {share.name}: {path} leads to {real}: nodes could change the head by it" if systems(real) else ""
 
 
 def _addresses(asked: dict[str, Any]) -> list[str]:

@@ -51,6 +51,8 @@ class HeadState:
         others: exports that are not meshd's, as lines for people.
         old_mounts: the head itself mounts NFS older than 4, which needs `UNNEEDED`.
         missing: shared directories that are not there.
+        on_root: shared directories in the file system of /.
+        setuid: shared directories where the head runs programs with the rights of their owner or group.
         firewalls: names of firewalls that are switched on.
         running: nfs-server runs with the settings as they are.
     """
@@ -64,6 +66,8 @@ class HeadState:
     others: tuple[str, ...] = ()
     old_mounts: bool = False
     missing: tuple[str, ...] = ()
+    on_root: tuple[str, ...] = ()
+    setuid: tuple[str, ...] = ()
     firewalls: tuple[str, ...] = ()
     running: bool = False
 
@@ -146,6 +150,17 @@ def plan(state: HeadState, settings_path: str) -> SetUp:
                 "this head mounts NFS older than 4: rpcbind and rpc.statd stay, and rpcbind listens everywhere"
             )
     notes += [_firewall(name) for name in state.firewalls]
+    if state.on_root:
+        notes.append(
+            f"{' and '.join(state.on_root)}: in the file system of the head's system, which root of a node can reach by "
+            "guessed file handles, as any user but root. Before you rent from hosts that you do not trust: put shares on "
+            "file systems of their own"
+        )
+    if state.setuid:
+        notes.append(
+            f"{' and '.join(state.setuid)}: mounted without nosuid. Root of a node can put a program there that runs on "
+            "the head with the rights of any user or group but root's, e.g. of the group disk: mount with nosuid,nodev"
+        )
     directories = [path for path in (share.at_server for share in own) if path in state.missing]
     changed = any(change.path in (NFS_CONF, DROP_IN) for change in files)
     return SetUp(

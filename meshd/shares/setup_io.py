@@ -19,6 +19,7 @@ from pathlib import Path
 
 from meshd.plan.shares import Share, in_force, read_exports
 from meshd.runtime.request import write_whole
+from meshd.runtime.root_path import others_decide
 from meshd.shares.headexports import ETAB, EXPORTFS, EXPORTS
 from meshd.shares.setup import DATA_MODE, DROP_IN, EXPORTS_D, NFS_CONF, UNITS_DIR, UNNEEDED, HeadState, SetUp, masked_in
 
@@ -52,6 +53,8 @@ def read(settings: Path, shares: tuple[Share, ...], address: str) -> HeadState:
         others=tuple(_others()),
         old_mounts=any(re.search(r" nfs .*vers=[23]", line) for line in Path("/proc/mounts").read_text().splitlines()),
         missing=tuple(path for path in wanted if not Path(path).is_dir()),
+        on_root=tuple(path for path in wanted if _there(path).stat().st_dev == Path("/").stat().st_dev),
+        setuid=tuple(path for path in wanted if not os.statvfs(_there(path)).f_flag & os.ST_NOSUID),
         firewalls=tuple(_firewalls()),
         running=_active(SERVER),
     )
@@ -77,9 +80,7 @@ def apply(plan: SetUp, say: Say, now: datetime | None = None) -> dict[str, str]:
             copies[change.path] = str(copy)
         write_whole(path.resolve(), change.new.encode(), mode, owner)
     for directory in plan.directories:
-        made = Path(directory)
-        made.mkdir(parents=True, exist_ok=True)
-        made.chmod(DATA_MODE)
+        make_for_all(Path(directory))
         say(f"made {directory}")
     Path(EXPORTS_D).mkdir(exist_ok=True)
     if plan.mask:
@@ -94,6 +95,20 @@ def apply(plan: SetUp, say: Say, now: datetime | None = None) -> dict[str, str]:
     if Path(UNITS_DIR, PATH_UNIT).exists():
         _systemctl("enable", "--now", PATH_UNIT)
     return copies
+
+
+def make_for_all(directory: Path) -> None:
+    """Make a directory for everybody.
+
+    Raises:
+        SetUpFailed: others than root decide what the path leads to.
+    """
+    if place := others_decide(directory):
+        raise SetUpFailed(f"{directory} is not made: others than root may exchange {place}")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        directory.mkdir(DATA_MODE)
+        directory.chmod(DATA_MODE)  # by any umask; what was there already stays
 
 
 def remove(say: Say) -> None:
@@ -137,6 +152,11 @@ def _others() -> Iterator[str]:
     there = in_force(ETAB.read_text("utf-8", "replace")) if ETAB.exists() else frozenset()
     for path, client in sorted(there - {(one.path, one.address) for one in ours}):
         yield f"{client}:{path}"
+
+
+def _there(path: str) -> Path:
+    """The directory, or the nearest above that is there."""
+    return next(one for one in (Path(path), *Path(path).parents) if one.exists())
 
 
 def _masked(unit: str) -> bool:

@@ -272,6 +272,51 @@ def test_a_home_that_cannot_be_made(machine: Machine) -> None:
     assert not (machine.root / "nonexistent").exists()
 
 
+@pytest.mark.parametrize("plant", ["link", "directory", "open"])
+def test_a_home_below_a_directory_of_others_gives_nothing_away(machine: Machine, plant: str) -> None:
+    """A user plants something where another's home will be: root follows no link, and nobody gets that directory."""
+    lab = machine.root / "home/lab"
+    lab.mkdir()
+    (machine.root / "precious").mkdir(mode=0o755)
+    if plant == "link":
+        (lab / "student").symlink_to(machine.root / "precious")
+        os.chown(lab, 1500, 1500)
+    elif plant == "directory":
+        lab.chmod(0o1777)  # as /tmp
+        (lab / "student").mkdir()
+        os.chown(lab / "student", 1500, 1500)
+    else:
+        lab.chmod(0o777)
+    student = user("student", 1001, home="/home/lab/student/x" if plant == "link" else "/home/lab/student")
+    other = user("other", 1002)
+    machine.apply(wanted(student, other))
+    assert (machine.owner("precious"), list((machine.root / "precious").iterdir())) == ((0, 0, 0o755), [])
+    assert "/home/lab" in machine.faults(wanted(student, other))[LEFT_OUT]
+    assert machine.owner("home/other") == (1002, 1002, 0o700), "it keeps nobody else off"
+    machine.apply(wanted())
+    assert machine.owner("precious") == (0, 0, 0o755)
+
+
+def test_a_home_in_a_directory_for_all_is_made(machine: Machine) -> None:
+    (machine.root / "scratch").mkdir()
+    (machine.root / "scratch").chmod(0o1777)
+    machine.apply(wanted(user("student", 1001, home="/scratch/lab/student")))
+    assert machine.owner("scratch/lab/student") == (1001, 1001, 0o700)
+    assert machine.owner("scratch/lab")[0] == 0
+
+
+def test_an_account_that_moves_takes_nothing_on_other_file_systems_along(machine: Machine) -> None:
+    inside = machine.root / "home/ubuntu/mnt"
+    inside.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "uid=1000,gid=1000", "none", str(inside)], check=True)
+    try:
+        machine.apply(wanted(user("student", 1000)))
+        assert machine.owner("home/ubuntu/mnt")[:2] == (1000, 1000)
+    finally:
+        subprocess.run(["umount", str(inside)], check=True)
+    assert machine.owner("home/ubuntu/.ssh")[0] == 59_999
+
+
 def test_what_somebody_changes_on_the_node_is_put_back(machine: Machine) -> None:
     machine.apply(wanted(STUDENT))
     lines = [line for line in machine.text("passwd").splitlines() if not line.startswith("student:")]

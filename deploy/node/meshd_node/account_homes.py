@@ -12,10 +12,16 @@ from typing import Any
 
 from .account_merge import Move
 from .account_value import User
+from .errors import NodeError
 from .paths import Paths
+from .root_path import others_decide
 
 NETWORK = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "beegfs", "fuse.sshfs", "fuse.juicefs", "9p")
 """Types of file systems whose files other machines use too."""
+
+
+class NotTheirs(NodeError):
+    """Somebody else decides what is in a user's home."""
 
 
 class Homes:
@@ -42,10 +48,13 @@ class Homes:
 
         Raises:
             OSError: it cannot be made.
+            NotTheirs: others than root may exchange it, or it is another user's already.
         """
         if not self.local(user.home) or _nowhere(user.home):
             return
         path, known = self._path(user.home), self.made.get(user.home)
+        if place := others_decide(path):
+            raise NotTheirs(f"others than root may exchange {place}")
         found = _seen(path)
         if found is not None and known is not None and known["inode"] == found.st_ino and not known["open"]:
             if known["uid"] == user.uid:
@@ -54,6 +63,8 @@ class Homes:
                 return
             path.rename(path.with_name(f"{path.name}.{known['uid']}"))  # its files are another user's
             found = None
+        if found is not None and found.st_uid not in (0, user.uid):
+            raise NotTheirs(f"it belongs to the number {found.st_uid}")  # who could run programs as the user by it
         if found is None:
             self.made[user.home] = {"inode": self._make(path, user), "uid": user.uid, "open": True}
 
@@ -88,9 +99,7 @@ class Homes:
             if not known["open"] or known["uid"] != uid or found is None or not self.local(home):
                 continue
             if found.st_ino == known["inode"] and found.st_uid == uid and stat.S_ISDIR(found.st_mode):
-                path.chmod(0o700)
-                os.chown(str(path), 0, 0, follow_symlinks=False)
-                known["open"] = False
+                known["open"] = not _close(path, found)
 
     def move(self, move: Move) -> None:
         """Give an account's files in its home to its new number."""
@@ -101,6 +110,7 @@ class Homes:
         if found.st_uid not in move.uid:
             return  # not its home: /, /usr/sbin and the like
         for _, names, files, at in os.fwalk(str(path), follow_symlinks=False):
+            names[:] = [name for name in names if _device(name, at) == found.st_dev]  # no other file system
             for name in (*names, *files, "."):
                 with suppress(FileNotFoundError):
                     _give(name, at, move)
@@ -110,6 +120,26 @@ class Homes:
 
     def _path(self, home: str) -> Path:
         return self._paths.root / home.lstrip("/")
+
+
+def _close(path: Path, seen: os.stat_result) -> bool:
+    """Give a directory to root, unless it was exchanged since it was seen."""
+    fd = os.open(str(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        same = os.path.samestat(os.fstat(fd), seen)
+        if same:
+            os.fchown(fd, 0, 0)
+            os.fchmod(fd, 0o700)
+    finally:
+        os.close(fd)
+    return same
+
+
+def _device(name: str, at: int) -> int:
+    try:
+        return os.stat(name, dir_fd=at, follow_symlinks=False).st_dev
+    except FileNotFoundError:
+        return -1
 
 
 def _give(name: str, at: int, move: Move) -> None:

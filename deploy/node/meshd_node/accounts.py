@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import account_files as files
 from . import ssh_access
-from .account_homes import Homes
+from .account_homes import Homes, NotTheirs
 from .account_merge import BLOCKS, LEFT_OUT, Clash, Merged, Ours, merge
 from .account_value import User, Wanted, read, without_slurms
 from .console import say
@@ -178,6 +178,9 @@ def _make_homes(homes: Homes, merged: Merged) -> list[Clash]:
     for user in merged.placed:
         try:
             homes.make(user)
+        except NotTheirs as error:
+            text = f"the home {user.home} of user {user.name} is not used: {error}"
+            failed.append(Clash(LEFT_OUT, text, "give the user another home, or its directories to root"))
         except OSError as error:
             text = f"the home {user.home} of user {user.name} cannot be made: {error.strerror}"
             failed.append(Clash(LEFT_OUT, text, "free space there, or give the user another home"))

@@ -25,6 +25,7 @@ from .console import say
 from .errors import Hopeless, NodeError, NotPossible, ToolFailed
 from .files import read_json, write_atomic
 from .packages import ensure
+from .root_path import others_decide
 from .tools import find, run, search_path
 
 if TYPE_CHECKING:
@@ -251,8 +252,14 @@ def _have(node: Node, kept: _Kept, share: Share, tell: Callable[[str], None]) ->
 
 
 def _directory(node: Node, path: str) -> Path:
-    """Make the directory; where it is, with all links followed, as the kernel's list will show it."""
+    """Make the directory; where it is, with all links followed, as the kernel's list will show it.
+
+    Raises:
+        NodeError: others than root could lead the mount elsewhere.
+    """
     point = node.paths.root / path.lstrip("/")
+    if place := others_decide(point):
+        raise NodeError(f"{path} is not mounted: others than root may exchange {place}")
     point.mkdir(parents=True, exist_ok=True)
     return point.resolve()
 

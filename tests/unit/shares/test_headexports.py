@@ -9,7 +9,7 @@ import pytest
 
 from meshd.plan.shares import Share, exports
 from meshd.runtime.request import RequestRefused
-from meshd.shares.headexports import REQUEST, Exporter, NotExported, serve
+from meshd.shares.headexports import REQUEST, Exporter, NotExported, place_fault, serve
 from tests.exportfs import Exportfs
 
 SETTINGS = '[share.home]\npath = "/home"\n[share.nas]\npath = "/mnt/nas"\nserver = "nas"\n'
@@ -110,6 +110,24 @@ def test_settings_that_would_open_the_head_export_nothing(head: Head, path: str)
     with pytest.raises(RequestRefused):
         head.export_to("100.64.0.2")
     assert not head.nfs.file.exists()
+
+
+def test_what_a_user_may_exchange_is_not_exported(tmp_path: Path) -> None:
+    """The server follows links: a user who owns the directory above would choose what nodes get, e.g. /etc."""
+    (tmp_path / "lab/data").mkdir(parents=True)
+    (tmp_path / "lab").chmod(0o777)
+    assert str(tmp_path / "lab") in place_fault(Share("lab", f"{tmp_path}/lab/data"))
+    (tmp_path / "link").symlink_to("/etc")
+    assert "leads to /etc" in place_fault(Share("link", f"{tmp_path}/link"))
+    assert place_fault(Share("home", "/home")) == ""
+
+
+@pytest.mark.skipif(not Path("/var/lock").is_symlink(), reason="/var/lock is /run/lock on Debian")
+def test_others_are_exported_all_the_same(head: Head) -> None:
+    head.settings.write_text(f'{SETTINGS}[share.lock]\npath = "/srv/lock"\nsource = "/var/lock"\n')
+    with pytest.raises(NotExported, match="leads to /run/lock"):
+        head.export_to("100.64.0.2")
+    assert head.nfs.in_force() == {f"/home\t100.64.0.2{OPTIONS}"}
 
 
 def test_a_thousand_nodes_that_leave_together_are_a_few_calls(head: Head) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from meshd.plan.shares import Share, share_faults, shares_in
+from meshd.shares import setup_io
 from meshd.shares.setup import (
     DROP_IN,
     NFS_CONF,
@@ -110,3 +113,23 @@ def test_the_server_listens_on_the_tailnet_and_waits_for_it() -> None:
     (line,) = [line for line in drop_in(ADDRESS, UNNEEDED).splitlines() if line.startswith("ExecStartPre=")]
     assert f"show to {ADDRESS}" in line
     assert "$(" not in line.replace("$$(", ""), "systemd would take it for its own"
+
+
+@pytest.mark.parametrize("where", [{"on_root": ("/home",)}, {"setuid": ("/home",)}])
+def test_what_root_of_a_node_could_do_to_the_head_is_said(where: dict[str, tuple[str, ...]]) -> None:
+    plain, found = plan(NEW, TOML), plan(replace(NEW, **where), TOML)  # type: ignore[arg-type]
+    assert len(found.notes) == len(plain.notes) + 1
+    assert found == replace(plain, notes=found.notes)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory away")
+def test_a_shared_directory_is_made_for_all_and_through_no_link_of_a_users(tmp_path: Path) -> None:
+    setup_io.make_for_all(tmp_path / "srv/data")
+    assert (tmp_path / "srv/data").stat().st_mode & 0o7777 == 0o1777
+    (tmp_path / "lab").mkdir()
+    os.chown(tmp_path / "lab", 1500, 1500)
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "lab/data").symlink_to(tmp_path / "precious")
+    with pytest.raises(setup_io.SetUpFailed):
+        setup_io.make_for_all(tmp_path / "lab/data")
+    assert (tmp_path / "precious").stat().st_mode & 0o7777 == 0o755
