@@ -152,14 +152,14 @@ def plan(state: HeadState, settings_path: str) -> SetUp:
     notes += [_firewall(name) for name in state.firewalls]
     if state.on_root:
         notes.append(
-            f"{' and '.join(state.on_root)}: in the file system of the head's system, which root of a node can reach by "
-            "guessed file handles, as any user but root. Before you rent from hosts that you do not trust: put shares on "
-            "file systems of their own"
+            f"{' and '.join(state.on_root)}: in the file system of /, which root of a node can reach by guessed file "
+            "handles, as any user but root. Before you rent from hosts that you do not trust: put shares on file systems "
+            "of their own"
         )
     if state.setuid:
         notes.append(
-            f"{' and '.join(state.setuid)}: mounted without nosuid. Root of a node can put a program there that runs on "
-            "the head with the rights of any user or group but root's, e.g. of the group disk: mount with nosuid,nodev"
+            f"{' and '.join(state.setuid)}: mounted without nosuid. Root of a node can put a program there that runs "
+            "on the head with the rights of any user or group but root's, e.g. of the group disk: mount with nosuid,nodev"
         )
     directories = [path for path in (share.at_server for share in own) if path in state.missing]
     changed = any(change.path in (NFS_CONF, DROP_IN) for change in files)
