@@ -159,7 +159,7 @@ def plan(state: HeadState, settings_path: str) -> SetUp:
     if state.setuid:
         notes.append(
             f"{' and '.join(state.setuid)}: mounted without nosuid. Root of a node can put a program there that runs "
-            "on the head with the rights of any user or group but root's, e.g. of the group disk: mount with nosuid,nodev"
+            "on the head with the rights of any user or group but root's, e.g. of disk: mount with nosuid,nodev"
         )
     directories = [path for path in (share.at_server for share in own) if path in state.missing]
     changed = any(change.path in (NFS_CONF, DROP_IN) for change in files)
