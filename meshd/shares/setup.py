@@ -153,8 +153,8 @@ def plan(state: HeadState, settings_path: str) -> SetUp:
     if state.on_root:
         notes.append(
             f"{' and '.join(state.on_root)}: in the file system of /, which root of a node can reach by guessed file "
-            "handles, as any user but root. Before you rent from hosts that you do not trust: put shares on file systems "
-            "of their own"
+            "handles, as any user but root. Before you rent from hosts that you do not trust: put shares on their own "
+            "file systems"
         )
     if state.setuid:
         notes.append(
