@@ -179,7 +179,7 @@ async def test_a_cut_of_15_s_stops_a_job_and_it_goes_on(rig: Rig, figure: Callab
     begun = time.monotonic()
     await rig.written(5)
     figure(f"after a cut of {CUT_S:.0f} s the job writes again {time.monotonic() - begun:.0f} s later")
-    assert len(pauses(await rig.server.lines(), CUT_S * 0.8)) == 1
+    assert pauses(await rig.server.lines(), CUT_S * 0.8)
     assert (await lab.job(rig.job))["JobState"] == "RUNNING"
     await rig.unfit("")
 
@@ -215,7 +215,7 @@ async def test_a_server_that_dies_and_boots_again_loses_nothing(rig: Rig, figure
     await lab.inside(rig.machine, "runuser", "-u", USER, "--", "touch", f"{HOME}/stop")
     await lab.completed(rig.job)
     lines = await rig.server.lines()
-    assert len(pauses(lines, CUT_S * 0.8)) == 2
+    assert len(pauses(lines, CUT_S * 0.8)) >= 2
     last = await lab.inside(rig.machine, "runuser", "-u", USER, "--", "tail", "-n", "1", f"{HOME}/lines")
     assert int(last.split()[0]) == lines[-1][0]
     owners = await rig.server.run("stat", "-c", "%U", f"{HOME}/lines", f"{HOME}/{rig.job}.out")
