@@ -124,7 +124,8 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         task_prolog=ports.slurm.task_prolog, accounts=lambda: accounts.current,
         ssh_key=head_key.public, pyxis=HeadPyxis(settings.slurm.conf_dir).line,
     )  # fmt: skip
-    accounts.on_change(node_settings.wake)
+    # Slurm sends the groups of users with each job, and caches them.
+    accounts.on_change(node_settings.wake, groups_changed=slurm_files.reconfigure)
     snapshot = SnapshotReader(sources, tailnet, lag, slurm_files, reports, node_settings)
     auth_key = build_auth_key(
         settings, keys, store, auth_rotations, active, agents, ports.prover, HeadTailnet(tailnet, ports.tailscaled),

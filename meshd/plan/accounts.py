@@ -135,6 +135,21 @@ class _Found:
             self.left_out.append(LeftOut(_shown(name), why))
 
 
+def regrouped(before: Accounts, after: Accounts) -> bool:
+    """Whether an account that is in both has other groups in `after`."""
+    old, new = _gids(before), _gids(after)
+    return any(old[name] != new[name] for name in old.keys() & new.keys())
+
+
+def _gids(accounts: Accounts) -> Mapping[str, frozenset[int]]:
+    found = {user.name: {user.gid} for user in accounts.users}
+    for group in accounts.groups:
+        for name in group.members:
+            if name in found:
+                found[name].add(group.gid)
+    return {name: frozenset(gids) for name, gids in found.items()}
+
+
 def choose(raw: Raw, rule: Rule) -> Accounts:
     """The users of the cluster and their groups, in a stable order. The first of two with one name or number counts."""
     found = _Found()

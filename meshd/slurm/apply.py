@@ -220,6 +220,11 @@ class Applier:
                 return
             await self._clock.sleep(JOB_SETTLE_S - age_s)
 
+    async def reconfigure(self) -> None:
+        """Make slurmctld read the files that it has. Raises SlurmError."""
+        self.reconfigures += 1
+        await self._client.reconfigure()
+
     async def _put_in_force(self, wanted: Rendered, *, restart: bool) -> str:
         """Make slurmctld read the files. Returns why Slurm refused them; "" when they are in force."""
         answered = False

@@ -75,7 +75,7 @@ class Publisher:
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._wanted: Rendered | None = None
-        self._busy = False
+        self._busy = self._again = False
         self._last_error = ""
         self.applier = Applier(files, client, clock, restart, last_errors, wait_until_quiet)
         self.refused_lines = RefusedLines(clock)
@@ -105,6 +105,11 @@ class Publisher:
         self._wanted = wanted
         self._wake.set()
 
+    def reconfigure(self) -> None:
+        """Have slurmctld read everything again, although its files have not changed. A change does the same."""
+        self._again = True
+        self._wake.set()
+
     async def run(self) -> None:
         """Apply requests until cancelled."""
         while True:
@@ -112,10 +117,12 @@ class Publisher:
             await self.applier.wait_until_quiet()
             self._wake.clear()
             wanted, self._wanted = self._wanted, None
-            if wanted is None:
-                continue
+            again, self._again = self._again, False
             try:
-                await self.apply(wanted)
+                changed = wanted is not None and await self.apply(wanted)
+                if again and not changed:
+                    async with self._lock:
+                        await self.applier.reconfigure()
             except SlurmError as error:
                 log.warning("slurm_publish_failed", error=str(error))
 

@@ -47,6 +47,16 @@ class Two:
 
         await self.lab.until(look, f"both nodes answer as the head: {script}")
 
+    async def in_jobs(self, user: str) -> None:
+        """Wait until a job on both nodes has the groups of the head: Slurm caches them."""
+        step = f"runuser -u {user} -- srun --chdir=/ -N2 -w {self.vm},{self.pod}"
+
+        async def look() -> bool:
+            here = await self.lab.head.shell(f"id {user}")
+            return set((await self.lab.head.shell(f"{step} id")).splitlines()) == {here.strip()}
+
+        await self.lab.until(look, "jobs have the groups of the head")
+
     async def job(self, user: str, slot: str, script: str) -> str:
         """Submit from the user's home, as people do."""
         argv = [
@@ -106,8 +116,10 @@ async def test_an_account_that_changes(two: Two) -> None:
     await two.head("groupadd -g 5001 more && usermod -s /bin/sh -aG more student && gpasswd -d student lab")
     await two.same("getent", "passwd", "student")
     await two.same("id", "student")
+    await two.in_jobs("student")
     await two.head("groupdel more")
     await two.same("id", "student")
+    await two.in_jobs("student")
 
 
 async def test_a_removed_user_whose_job_runs(two: Two) -> None:

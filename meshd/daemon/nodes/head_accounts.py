@@ -16,7 +16,7 @@ from meshd.daemon.controller import Controller
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.reporting import Check, ok, problem, warn
 from meshd.plan.account_changes import Known, after
-from meshd.plan.accounts import Accounts, Rule, as_lines, from_lines
+from meshd.plan.accounts import Accounts, Rule, as_lines, from_lines, regrouped
 from meshd.runtime.atomicfile import write_atomic
 from meshd.runtime.clock import Clock
 
@@ -65,10 +65,11 @@ class HeadAccounts(Controller):
         self._read_s = 0.0
         self._error = ""
         self._changed: Callable[[], None] = lambda: None
+        self._groups_changed: Callable[[], None] = lambda: None
 
-    def on_change(self, changed: Callable[[], None]) -> None:
-        """Call this after each change of `current`."""
-        self._changed = changed
+    def on_change(self, changed: Callable[[], None], groups_changed: Callable[[], None] = lambda: None) -> None:
+        """Call `changed` after each change of `current`, and `groups_changed` when one who stays has other groups."""
+        self._changed, self._groups_changed = changed, groups_changed
 
     @property
     def current(self) -> Accounts | None:
@@ -107,6 +108,8 @@ class HeadAccounts(Controller):
             log.info("accounts", users=len(accounts.users), groups=len(accounts.groups))
             self._save(accounts)
             self._changed()
+            if before is not None and regrouped(before.accounts, accounts):
+                self._groups_changed()
 
     def _save(self, accounts: Accounts) -> None:
         try:

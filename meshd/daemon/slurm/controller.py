@@ -159,6 +159,11 @@ class SlurmFilesController(Controller):
         self.look()
         return LOOK_S if self._first_change_s is not None else IDLE_S
 
+    def reconfigure(self) -> None:
+        """Have slurmctld forget what it caches, such as the groups of users, for up to GroupUpdateTime."""
+        if self._publisher is not None:
+            self._publisher.reconfigure()
+
     def look(self) -> None:
         """Make the content again if anything has changed, and request it when it need not wait any longer."""
         if self._publisher is None:

@@ -46,6 +46,19 @@ async def test_the_same_content_is_not_applied_twice_not_even_by_the_next_daemon
     assert len(world.slurm.calls) == calls
 
 
+async def test_slurm_is_reconfigured_on_request_once_also_with_a_change(world: PublisherLab) -> None:
+    task = asyncio.create_task(world.publisher.run())
+    for content, reconfigures in ((None, 1), (wanted("a-2"), 2), (wanted("a-2"), 3)):
+        if content is not None:
+            world.publisher.request(content)
+        world.publisher.reconfigure()
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert world.publisher.status().reconfigures == reconfigures
+    task.cancel()
+    assert world.slurm.addresses["a-2"] == "100.64.0.2"
+
+
 async def test_a_busy_or_open_slot_is_never_freed(world: PublisherLab) -> None:
     await world.publisher.apply(wanted("a-2"))
     before = world.files.current()

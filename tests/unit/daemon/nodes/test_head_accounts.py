@@ -31,11 +31,14 @@ class Room:
         self.live = live_settings(users=UsersSettings(**users))  # type: ignore[arg-type]
         reader = AccountsReader(getent, getent.etc)
         self.accounts = HeadAccounts(reader, self.live, self.clock, getent.etc)
-        self.changes = 0
-        self.accounts.on_change(self._changed)
+        self.changes = self.regrouped = 0
+        self.accounts.on_change(self._changed, self._regrouped)
 
     def _changed(self) -> None:
         self.changes += 1
+
+    def _regrouped(self) -> None:
+        self.regrouped += 1
 
     def names(self) -> list[str] | None:
         current = self.accounts.current
@@ -62,6 +65,21 @@ async def test_a_change_is_seen_at_the_next_look(getent: Getent) -> None:
     await room.accounts.reconcile()
     assert room.names() == ["anna", "ben"] and room.changes == 2
     assert await room.doctor() == ("ok", "")
+
+
+async def test_other_groups_of_one_who_stays_are_told(getent: Getent) -> None:
+    room = Room(getent)
+    for passwd, group, regrouped in (
+        (ROOT + ANNA, "", 0),
+        (ROOT + ANNA, "lab:x:5000:anna\n", 1),
+        (ROOT + ANNA + "ben:x:1002:1002::/home/ben:/bin/sh\n", "lab:x:5000:anna,ben\nben:x:1002:\n", 1),
+        (ROOT + ANNA, "lab:x:5000:anna\n", 1),
+        (ROOT + ANNA, "", 2),
+    ):
+        (getent.etc / "passwd").write_text(passwd)
+        (getent.etc / "group").write_text(f"root:x:0:\nanna:x:1001:\n{group}")
+        await room.accounts.reconcile()
+        assert room.regrouped == regrouped
 
 
 async def test_a_directory_service_is_asked_now_and_then(getent: Getent) -> None:
