@@ -100,7 +100,7 @@ def rsync_argv(
         ports: SrunPortRange.
         home: where paths without `/` at their beginning start.
     """
-    step = [f"--jobid={route.job}", "--overlap"] if route.job else [
+    step = [f"--jobid={route.job}", "--overlap", "--gres=none"] if route.job else [
         f"--partition={route.partition}", "--job-name=meshctl", f"--immediate={IMMEDIATE_S}", "--cpus-per-task=1",
     ]  # fmt: skip
     srun = ["srun", "--nodes=1", "--ntasks=1", "--quiet", f"--chdir={home}", *step]

@@ -65,7 +65,7 @@ def test_the_command_line() -> None:
     assert words[-4:] == ["--", "-n", "./a:b", "h100-1:/tmp/a b"]
     assert {"-s", "--delete", "--dry-run", "--exclude=*.o"} <= set(words)
     (srun,) = [word for word in words if word.startswith(node_shell.SRUN)]
-    assert "--jobid=17 --overlap" in srun
+    assert "--jobid=17 --overlap --gres=none" in srun
     assert "--chdir=/h" in srun
 
 
