@@ -205,6 +205,24 @@ def test_a_clash_blocks_and_ends(machine: Machine, busy: bool) -> None:
         machine.apply(value)
 
 
+def test_no_user_gets_a_group_of_the_image_by_its_number(machine: Machine) -> None:
+    """E.g. Google's images: members of google-sudoers, which has a number like a user's, may use sudo."""
+    with (machine.root / "etc/group").open("a") as file:
+        file.write("google-sudoers:x:1005:\n")
+    value = {**wanted(user("student", 1001, gid=1005)), "groups": []}
+    with pytest.raises(NotPossible):  # the head has no name for it: there is nothing to move it for
+        machine.apply(value)
+    value["groups"] = [{"name": "lab", "gid": 1005, "members": ["student"]}]
+    with pytest.raises(NotPossible):
+        machine.apply({**value, "image_accounts": "keep"})
+    machine.apply(value)
+    (sudoers,) = machine.lines("group", "google-sudoers")
+    assert sudoers.split(":")[2] not in ("1005", "") and sudoers.endswith(":")
+    assert machine.faults(value).keys() <= {accounts.MOVED}
+    machine.apply(value)
+    assert machine.lines("group", "google-sudoers") == [sudoers]
+
+
 def test_a_system_account_has_the_name(machine: Machine) -> None:
     with (machine.root / "etc/passwd").open("a") as file:
         file.write("postgres:x:110:110::/var/lib/postgresql:/bin/bash\n")

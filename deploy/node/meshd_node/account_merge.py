@@ -103,6 +103,9 @@ def merge(tables: Tables, wanted: Wanted, ours: Ours, busy: Collection[int]) -> 
     work.remove_groups()
     for wish in wanted.groups:
         work.place_group(wish)
+    for gid in sorted({user.gid for user in wanted.users} - {wish.gid for wish in wanted.groups}):
+        if not systems(gid):
+            work.check_primary(gid)
     return work.result()
 
 
@@ -289,7 +292,9 @@ class _Merge:
         in_the_way = [*holders, *([row] if row is not None and row.gid != wish.gid else [])]
         stuck = [one for one in in_the_way if not self._may_move_group(one)]
         if stuck:
-            self._clash(LEFT_OUT, f"group {wish.name} with the number {wish.gid}: the node has {stuck[0].name} with "
+            # Who has the number has the rights of the group that has it here: Slurm gives jobs their numbers.
+            code = BLOCKS if stuck[0].gid == wish.gid else LEFT_OUT
+            self._clash(code, f"group {wish.name} with the number {wish.gid}: the node has {stuck[0].name} with "
                         f"{stuck[0].gid}", GROUP_CURE)  # fmt: skip
             return
         for one in holders:
@@ -303,6 +308,13 @@ class _Merge:
         waiting = [name for name in (row.members if row else ()) if name in self.out.waiting]
         self._put_group(wish.name, wish.gid, [*(name for name in wish.members if name in self.placed), *waiting])
         self.groups[wish.name] = wish.gid
+
+    def check_primary(self, gid: int) -> None:
+        """See that no group of the image has a primary group's number that has no name on the head."""
+        others = [name for name in self.tables["group"].named(gid) if name not in self.groups]
+        if others:
+            self._clash(BLOCKS, f"the number {gid} of users' primary group belongs to the group {others[0]}",
+                        f"make a group with the number {gid} on the head")  # fmt: skip
 
     def _may_move_group(self, row: GroupRow) -> bool:
         if systems(row.gid) or not self.wanted.move or row.name in SLURMS:
