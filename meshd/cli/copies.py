@@ -117,7 +117,7 @@ async def _alone(argv: list[str]) -> int:
     try:
         code = await process.wait()
     except asyncio.CancelledError:
-        await process.wait()  # the terminal has told rsync too
+        await process.wait()  # the terminal has signalled rsync too
         raise
     return code if code >= 0 else 128 - code
 

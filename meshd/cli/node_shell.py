@@ -157,7 +157,7 @@ def _send(there: socket.socket) -> None:
 
 
 def _watch(there: socket.socket, step: subprocess.Popen[bytes]) -> None:
-    """A node that is lost sends no end: srun is told of it."""
+    """A node that is lost sends no end: srun learns it from slurmctld."""
     step.wait()
     time.sleep(LAST_BYTES_S)
     with suppress(OSError):  # it is closed

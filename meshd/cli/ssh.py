@@ -148,7 +148,10 @@ def ssh_argv(
         "ControlPath": "none",
     }
     ours = {"ConnectTimeout": str(CONNECT_TIMEOUT_S), "ServerAliveInterval": "15", "LogLevel": "ERROR"}
-    if key is not None:
+    if key is None:
+        # The accounts of users have no password on nodes, and root there must not learn the one of the head.
+        ours |= {"PasswordAuthentication": "no"}
+    else:
         ours |= {"User": "root", "IdentityFile": str(key), "IdentitiesOnly": "yes", **_ROOT_GIVES_NOTHING}
     return [program, *_pairs(proof), *options, *_pairs(ours), to.slot, *words]
 

@@ -48,7 +48,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What rsync is told besides."""
+    """More options for rsync."""
 
     delete: bool = False
     dry_run: bool = False

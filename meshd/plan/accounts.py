@@ -1,4 +1,4 @@
-"""Which accounts of the head are users of the cluster, and what every node is told of them. PURE.
+"""Which accounts of the head are users of the cluster, and what every node gets of them. PURE.
 
 The lines are those of passwd(5), group(5) and subuid(5), as `getent` prints them or as the files have them.
 """
@@ -324,7 +324,7 @@ def _holds(first: int, count: int, known: Sequence[int]) -> bool:
 
 
 def document(accounts: Accounts) -> dict[str, Any]:
-    """What a node is told, as JSON values; the same for the same accounts."""
+    """What a node gets, as JSON values; the same for the same accounts."""
     return {
         "users": [
             {

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 PLUGSTACK_D: Final = PurePosixPath("/etc/slurm/plugstack.conf.d")
-"""What Debian's plugstack.conf includes, and where pyxis is told to be named."""
+"""What Debian's plugstack.conf includes, and where pyxis' documentation puts its line."""
 
 PYXIS: Final = "spank_pyxis.so"
 LINE_CHARS_MAX: Final = 1000

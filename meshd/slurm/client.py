@@ -45,7 +45,7 @@ class Accounting:
 
     Attributes:
         waiting: messages that slurmctld keeps for it.
-        registered: slurmctld has told it its port.
+        registered: slurmctld has given it its port.
         error: why it does not answer; "" when it does.
     """
 

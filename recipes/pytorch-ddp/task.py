@@ -49,6 +49,7 @@ class Metrics:
         self.mlflow = None
         if "MLFLOW_TRACKING_URI" not in os.environ:
             return
+        os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # nodes may have no git: MLflow would warn at length
         try:
             import mlflow
         except ImportError:

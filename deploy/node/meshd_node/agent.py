@@ -147,7 +147,7 @@ class Agent:
             self._rejoin = False
             self._configured = False
         if not self._configured:
-            node.check_names()  # before slurmd: cloud-init may have written /etc/hosts anew
+            node.check_names()  # before slurmd: cloud-init may have rewritten /etc/hosts
             configure(node, self._link, self._trouble.report)
             self._configured = True
             self._problem = ""

@@ -37,7 +37,7 @@ Examples:
 @click.option("--no-prefix", is_flag=True, help="Print the bytes of one node as they are.")
 @click.option(
     "-p", "--parallel", metavar="N", type=WholeNumber(1, 256), default=AT_ONCE, show_default=True,
-    help="On so many nodes at once.",
+    help="How many nodes at once.",
 )  # fmt: skip
 @click.option(
     "--timeout", "timeout_s", metavar="TIME", callback=optional_duration, default=None,

@@ -187,7 +187,7 @@ class NodeSettings(Controller):
         return self._made[kind]
 
     def _refresh(self) -> ClusterGiven:
-        """All that sections are made from. When any of it has changed, the sections are made anew."""
+        """All that sections are made from. When any of it changes, the sections are made again."""
         settings, head = self._live.settings, self._head() or self._last_head  # a tailscaled may be restarting
         accounts = self._accounts()
         known = self._made_from is settings and head == self._last_head and accounts is self._last_accounts

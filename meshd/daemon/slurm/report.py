@@ -45,7 +45,7 @@ class GpuDevices:
 
 
 class Records:
-    """The check of accounting: slurmdbd answers, knows this cluster, and has what slurmctld told it.
+    """The check of accounting: slurmdbd answers, knows this cluster, and has what slurmctld sent it.
 
     Args:
         slurm: slurmctld, and slurmdbd by sacctmgr.

@@ -81,8 +81,8 @@ def _set_up_otherwise(editor: Editor, state: AccountingState) -> bool:
         path = have.conf_dir / SLURMDBD_CONF
         editor.warn(
             Warn.ACCOUNTING_EXISTS,
-            f"{path} is not meshd's: it leaves your slurmdbd as it is; {_check_tres(editor)}; to have meshd set it up "
-            f"anew: mv {path} {path}.old",
+            f"{path} is not meshd's: it leaves your slurmdbd as it is; {_check_tres(editor)}; to have meshd set it up: "
+            f"mv {path} {path}.old",
         )
         return True
     return False

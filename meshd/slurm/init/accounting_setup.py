@@ -195,7 +195,7 @@ async def _clusters(run: Runner) -> set[str]:
 
 
 async def _is_served(run: Runner, cluster: str) -> bool:
-    """Whether slurmctld has told slurmdbd its port."""
+    """Whether slurmctld has registered its port with slurmdbd."""
     try:
         shown = await run(["sacctmgr", "-nP", "show", "cluster", cluster, "format=controlport"], timeout_s=CALL_S)
     except CommandError:
