@@ -165,6 +165,13 @@ def test_every_verb_of_the_agent_is_named() -> None:
     assert set(re.findall(r"`(\w+)`", closed_set[1])) == set(get_args(Verb))
 
 
+def test_the_map_has_every_package_and_every_module_of_the_agent() -> None:
+    the_map = _section((DOCS / "architecture.md").read_text(), "The map")
+    packages = {f"{path.parent.name}/" for path in (ROOT / "meshd").glob("*/__init__.py")}
+    modules = {path.stem for path in (ROOT / "deploy/node/meshd_node").glob("*.py")} - {"__init__"}
+    assert not (packages | modules) - set(re.findall(r"`([^`]+)`", the_map))
+
+
 def test_every_fault_of_the_sandbox_is_named() -> None:
     rows = (DOCS / "sandbox.md").read_text().partition("| kind | what happens |")[2]
     named = {word for row in re.findall(r"^\| (`.*?) \|", rows, re.M) for word in re.findall(r"`(\w+)`", row)}

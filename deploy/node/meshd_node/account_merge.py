@@ -101,9 +101,9 @@ def merge(tables: Tables, wanted: Wanted, ours: Ours, busy: Collection[int]) -> 
     for user in wanted.users:
         work.place_user(user)
     work.remove_groups()
-    for wish in wanted.groups:
-        work.place_group(wish)
-    for gid in sorted({user.gid for user in wanted.users} - {wish.gid for wish in wanted.groups}):
+    for given in wanted.groups:
+        work.place_group(given)
+    for gid in sorted({user.gid for user in wanted.users} - {given.gid for given in wanted.groups}):
         if not systems(gid):
             work.check_primary(gid)
     return work.result()
@@ -120,7 +120,7 @@ class _Merge:
         self.out = Merged(tables, ours)
         self.placed: set[str] = set()
         self.renumbered: dict[str, Account] = {}
-        gids = {user.gid for user in wanted.users} | {wish.gid for wish in wanted.groups}
+        gids = {user.gid for user in wanted.users} | {given.gid for given in wanted.groups}
         self.taken = gids | {user.uid for user in wanted.users}
 
     # -- what was ours ------------------------------------------------------------------------------------------------
@@ -276,38 +276,40 @@ class _Merge:
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
-    def place_group(self, wish: Group) -> None:
+    def place_group(self, given: Group) -> None:
         """Give the node the group, unless something is in the way that must stay."""
-        row = self._group(wish.name)
+        row = self._group(given.name)
         if row is not None and systems(row.gid):
-            self._clash(LEFT_OUT, f"group {wish.name}: the node has a system group of this name",
-                        f"rename {wish.name} on the head, or use an image without that group")  # fmt: skip
+            self._clash(LEFT_OUT, f"group {given.name}: the node has a system group of this name",
+                        f"rename {given.name} on the head, or use an image without that group")  # fmt: skip
             return
-        if wish.name in self.groups and self.groups[wish.name] != wish.gid:
+        if given.name in self.groups and self.groups[given.name] != given.gid:
             return  # a former user's processes still have the old number
-        names = [name for name in self.tables["group"].named(wish.gid) if name != wish.name]
+        names = [name for name in self.tables["group"].named(given.gid) if name != given.name]
         holders = [one for one in map(self._group, names) if one is not None]
         if any(one.name in self.groups for one in holders):
             return
-        in_the_way = [*holders, *([row] if row is not None and row.gid != wish.gid else [])]
+        in_the_way = [*holders, *([row] if row is not None and row.gid != given.gid else [])]
         stuck = [one for one in in_the_way if not self._may_move_group(one)]
         if stuck:
             # Who has the number has the rights of the group that has it here: Slurm gives jobs their numbers.
-            code = BLOCKS if stuck[0].gid == wish.gid else LEFT_OUT
-            self._clash(code, f"group {wish.name} with the number {wish.gid}: the node has {stuck[0].name} with "
+            code = BLOCKS if stuck[0].gid == given.gid else LEFT_OUT
+            self._clash(code, f"group {given.name} with the number {given.gid}: the node has {stuck[0].name} with "
                         f"{stuck[0].gid}", GROUP_CURE)  # fmt: skip
             return
         for one in holders:
             self._move_group(one, self._free_gid(one))
-        if row is not None and row.gid != wish.gid:
-            self._follow(row.gid, wish.gid)
-            self._note(f"group {row.name} of the image has the number {wish.gid} now, as on the head; it had {row.gid}")
-        if wish.name not in self.groups:
-            self._keep_before(wish.name, ("group", "gshadow"), self.ours.groups, self.ours.before_groups,
+        if row is not None and row.gid != given.gid:
+            self._follow(row.gid, given.gid)
+            self._note(
+                f"group {row.name} of the image has the number {given.gid} now, as on the head; it had {row.gid}"
+            )
+        if given.name not in self.groups:
+            self._keep_before(given.name, ("group", "gshadow"), self.ours.groups, self.ours.before_groups,
                               self.before_groups)  # fmt: skip
         waiting = [name for name in (row.members if row else ()) if name in self.out.waiting]
-        self._put_group(wish.name, wish.gid, [*(name for name in wish.members if name in self.placed), *waiting])
-        self.groups[wish.name] = wish.gid
+        self._put_group(given.name, given.gid, [*(name for name in given.members if name in self.placed), *waiting])
+        self.groups[given.name] = given.gid
 
     def check_primary(self, gid: int) -> None:
         """See that no group of the image has a primary group's number that has no name on the head."""
@@ -346,9 +348,9 @@ class _Merge:
     def _put_group(self, name: str, gid: int, members: Iterable[str]) -> None:
         """Members that are not the head's users stay."""
         row = self._group(name)
-        wished = dict.fromkeys(members)
-        kept = [one for one in (row.members if row else ()) if one in wished or one not in self.heads]
-        names = ",".join(dict.fromkeys([*kept, *wished]))
+        given = dict.fromkeys(members)
+        kept = [one for one in (row.members if row else ()) if one in given or one not in self.heads]
+        names = ",".join(dict.fromkeys([*kept, *given]))
         lines = self.tables["group"].of(name)
         parts = lines[0].split(":") if lines and lines[0].count(":") == 3 else [name, "x", "", ""]
         self.tables["group"].put(name, [f"{name}:{parts[1]}:{gid}:{names}"])
