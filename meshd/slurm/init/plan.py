@@ -13,6 +13,7 @@ from meshd.slurm.init.accounting import plan_accounting
 from meshd.slurm.init.amend import Editor, amend, make_room, must_be_in_force, read_number, with_own_file
 from meshd.slurm.init.codes import InitRefused, Refusal, Warn
 from meshd.slurm.init.containers import container_change
+from meshd.slurm.init.groups import amend_groups
 from meshd.slurm.init.names import check_names, own_names
 from meshd.slurm.init.task_prolog import amend_task_prolog, program_change
 from meshd.slurm.init.tree import Tree, read_tree
@@ -49,6 +50,7 @@ def plan_init(have: InitInput) -> InitPlan:
     _refuse_unread(gres, have.conf_dir / gres_name)
     count = check_names(editor.tree, have, own)
     amend(editor)
+    amend_groups(editor, own)
     amend_task_prolog(editor, own)
     accounting = plan_accounting(editor)
     editor.ship_includes()
