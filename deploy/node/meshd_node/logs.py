@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -97,9 +98,16 @@ def _last_lines(text: str, lines: int) -> str:
 
 
 def _end_of(path: Path) -> str:
-    """The end of a log file; "" when it cannot be read. A file of months is too long to read whole."""
+    """The end of a log file; "" when it cannot be read. A file of months is too long to read whole.
+
+    Some logs are in directories of other users, e.g. munge's: a link there would show any file of root's, and a fifo
+    would never end.
+    """
     try:
-        with path.open("rb") as file:
+        fd = os.open(str(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return ""
             file.seek(max(0, file.seek(0, os.SEEK_END) - READ_BYTES))
             return file.read().decode("utf-8", "replace")
     except OSError:
