@@ -35,6 +35,7 @@ POLL_S = 0.1
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+STATE_MAX_B = 4096
 CLUSTER_ID_MAX = 32767
 """The column is a smallint."""
 
@@ -204,9 +205,11 @@ async def _is_served(run: Runner, cluster: str) -> bool:
 
 
 def _cluster_id(state_dir: Path, cluster: str) -> int:
-    """The cluster's id in slurmctld's saved state; 0 where it has none."""
+    """The cluster's id in slurmctld's saved state; 0 where it has none. SlurmUser owns it: what is there may not end."""
     try:
-        name, _, number = (state_dir / "clustername").read_text().strip().partition("|")
+        fd = os.open(state_dir / "clustername", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            name, _, number = file.read(STATE_MAX_B).decode().strip().partition("|")
     except (OSError, UnicodeDecodeError):
         return 0
     valid = name.lower() == cluster and number.isdecimal() and 0 < int(number) <= CLUSTER_ID_MAX
