@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -220,6 +221,14 @@ def test_the_entry_gets_the_id_that_the_cluster_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["lab", "other|846", "lab|0", "lab|99999", "lab|1 OR 1=1", "lab|²", ""])
 def test_other_saved_names_change_no_id(tmp_path: Path, text: str) -> None:
     (tmp_path / "clustername").write_text(text)
+    machine = Machine({"sacctmgr -nP show": "lab\n"})
+    asyncio.run(setup(machine).register(services(state_dir=PurePosixPath(tmp_path))))
+    assert machine.ran == ["sacctmgr -nP show cluster format=cluster"]
+
+
+@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+def test_what_slurmuser_plants_there_ends(tmp_path: Path, plant: Callable[[Path], object]) -> None:
+    plant(tmp_path / "clustername")
     machine = Machine({"sacctmgr -nP show": "lab\n"})
     asyncio.run(setup(machine).register(services(state_dir=PurePosixPath(tmp_path))))
     assert machine.ran == ["sacctmgr -nP show cluster format=cluster"]
