@@ -205,7 +205,7 @@ async def _is_served(run: Runner, cluster: str) -> bool:
 
 
 def _cluster_id(state_dir: Path, cluster: str) -> int:
-    """The cluster's id in slurmctld's saved state; 0 where it has none. SlurmUser owns it: what is there may not end."""
+    """The cluster's id in slurmctld's saved state; 0 where it has none. SlurmUser may have a fifo there."""
     try:
         fd = os.open(state_dir / "clustername", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as file:
