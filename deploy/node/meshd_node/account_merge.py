@@ -1,4 +1,4 @@
-"""Puts the head's users and groups into the tables of this machine, and takes out those that are no more. PURE.
+"""Puts the head's users and groups into the tables of this machine, and takes out those that are gone. PURE.
 
 An account of the image may be in the way: it has a user's number, or a user's name with another number. With `move` it
 gets out of the way: one that only has the number gets another number; one that has the name becomes the user's, as an
@@ -126,7 +126,7 @@ class _Merge:
     # -- what was ours ------------------------------------------------------------------------------------------------
 
     def remove_users(self) -> None:
-        """Take out users that are no more, or have another number, and have no process."""
+        """Take out users that are gone, or have another number, and have no process."""
         numbers = {user.name: user.uid for user in self.wanted.users}
         for name, uid in self.ours.users.items():
             row = self._account(name)
@@ -150,7 +150,7 @@ class _Merge:
                     self._move(name, row, first.uid, first.gid)
 
     def remove_groups(self) -> None:
-        """Take out groups that are no more, or have another number. Groups of waiting users wait too."""
+        """Take out groups that are gone, or have another number. Groups of waiting users wait too."""
         numbers = {one.name: one.gid for one in self.wanted.groups}
         rows = [self._account(name) for name in self.out.waiting]
         primary = {one.gid for one in rows if one is not None}

@@ -82,7 +82,7 @@ class Trouble:
 
 
 def apply(node: Node, value: Value, tell: Callable[[str], None]) -> None:
-    """Mount what `value` says, and unmount what it says no more.
+    """Mount what `value` says, and unmount what it no longer says.
 
     Args:
         node: this machine.
@@ -376,7 +376,7 @@ class _Look:
             self.words = f"cannot be used: {said.rpartition(': ')[2] or 'no message'}"
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         with self._lock:
             if self._child is not None:
                 self._child.kill()

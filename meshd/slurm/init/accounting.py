@@ -22,7 +22,7 @@ STORAGE = "accounting_storage/slurmdbd"
 LOCAL = "localhost"
 
 BUFFER_MAX_MIB = 2048
-"""With 1 GiB slurmdbd logs `Database settings not recommended values`, with 2 GiB no more (24.11.5)."""
+"""With 1 GiB slurmdbd logs `Database settings not recommended values`, not with 2 GiB (24.11.5)."""
 
 BUFFER_MIN_MIB = 128
 """InnoDB's default."""
