@@ -120,10 +120,10 @@ def _accept(listener: socket.socket, step: subprocess.Popen[bytes], secret: byte
 
 
 def _has_secret(found: socket.socket, secret: bytes) -> bool:
-    found.settimeout(SECRET_S)
-    got = b""
+    end, got = time.monotonic() + SECRET_S, b""  # for all of it: others wait meanwhile
     try:
         while len(got) < SECRET_B:
+            found.settimeout(max(end - time.monotonic(), 0.01))
             part = found.recv(SECRET_B - len(got))
             if not part:
                 return False

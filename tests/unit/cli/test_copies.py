@@ -69,6 +69,14 @@ def test_the_command_line() -> None:
     assert "--chdir=/h" in srun
 
 
+def test_nothing_comes_from_a_node_that_gives_rights() -> None:
+    """Root of a node chooses modes: no setuid or setgid program, and no device for root who pulls."""
+    route = Route("h100-1", 17)
+    words = rsync_argv(route, [Place("h100-1", "/x")], ".", Wanted(), environment={}, ports="1-2", home="/h")
+    assert {"--no-D", "--chmod=Fug-s"} <= set(words)
+    assert not {"--no-D", "--chmod=Fug-s"} & set(argv(route)), "what goes there stays as it is"
+
+
 def test_without_a_job_it_has_a_small_one() -> None:
     (srun,) = [word for word in argv(Route("h100-1", 0, "h100")) if word.startswith(node_shell.SRUN)]
     assert "--partition=h100" in srun
