@@ -108,7 +108,7 @@ def rsync_argv(
     shell = " ".join([sys.executable, "-I", "-m", "meshd.cli.node_shell"])
     # Names go through rsync's own protocol (-s): no shell and no list of words changes them.
     argv = ["rsync", "-a", "-s", "--mkpath", f"--partial-dir={PARTIAL}", f"--rsh={shell}"]
-    if isinstance(target, str):  # root of a node chooses what comes: no program with the rights of another, no device
+    if isinstance(target, str):  # root of a node chooses what comes: no setuid program, no device
         argv += ["--no-D", "--chmod=Fug-s"]
     argv += ["--delete"] if wanted.delete else []
     argv += ["--dry-run", "--itemize-changes"] if wanted.dry_run else []
