@@ -26,8 +26,8 @@ Examples:
 def command(ctx: click.Context, *, job: str | None, wanted: Wanted, sources: tuple[str, ...], target: str) -> None:
     """Copy files from a node to here, or from all nodes of a job.
 
-    As `meshctl push`, the other way round. Neither setuid and setgid bits of files nor devices and fifos come along: root
-    of a node chooses them. With --job each node's files go to a directory of its name below DIRECTORY.
+    As `meshctl push`, the other way round. Setuid and setgid bits of files, devices and fifos do not come along:
+    root of a node chooses them. With --job each node's files go to a directory of its name below DIRECTORY.
     """
     found = [place(source) for source in sources]
     places = [one for one in found if one is not None]
