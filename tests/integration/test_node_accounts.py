@@ -223,6 +223,20 @@ def test_no_user_gets_a_group_of_the_image_by_its_number(machine: Machine) -> No
     assert machine.lines("group", "google-sudoers") == [sudoers]
 
 
+def test_no_user_has_a_group_of_the_system_as_primary_group(machine: Machine) -> None:
+    """What is `lab` on the head may be `sudo` on a node."""
+    with (machine.root / "etc/group").open("a") as file:
+        file.write("users:x:100:\n")
+    value = {
+        **wanted(user("root2", 1001, gid=27), user("plain", 1002, gid=100), user("old", 1003, gid=500)),
+        "groups": [],
+    }
+    machine.apply(value)
+    assert not machine.lines("passwd", "root2")
+    assert machine.lines("passwd", "plain") and machine.lines("passwd", "old")
+    assert "root2" in machine.faults(value)[LEFT_OUT]
+
+
 def test_a_system_account_has_the_name(machine: Machine) -> None:
     with (machine.root / "etc/passwd").open("a") as file:
         file.write("postgres:x:110:110::/var/lib/postgresql:/bin/bash\n")

@@ -17,6 +17,9 @@ FIELDS = {"passwd": 7, "group": 4}
 FREE_FROM, FREE_TO = 59_999, 50_000
 """Where accounts and groups of the image go: the end of the numbers that useradd gives last."""
 
+HARMLESS = ("users",)
+"""System's groups without rights. Any other number of the head's may be `docker` or `disk` here."""
+
 MOVE_CURE = 'set image_accounts = "move" in [users] of meshd.toml'
 ACCOUNT_CURE = f"change the account's number in the image, or {MOVE_CURE}"
 GROUP_CURE = f"change the group's number in the image, or {MOVE_CURE}"
@@ -185,6 +188,11 @@ class _Merge:
 
     def place_user(self, user: User) -> None:
         """Give the node the user, unless something is in the way that must stay."""
+        others = [name for name in self.tables["group"].named(user.gid) if name not in HARMLESS]
+        if systems(user.gid) and others:
+            self._clash(LEFT_OUT, f"user {user.name} has the primary group {user.gid}, which is the node's {others[0]}",
+                        f"give {user.name} a primary group with a number from 1000 up on the head")  # fmt: skip
+            return
         row = self._account(user.name)
         if user.name in self.out.waiting:
             return
