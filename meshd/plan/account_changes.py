@@ -6,10 +6,13 @@ looks like an empty one, and so does a file that was cut off. What is unknown is
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Final
 
-from meshd.plan.accounts import Accounts, Group, User
+from meshd.plan.accounts import GROUPS_MAX, USERS_MAX, Accounts, Group, Range, User
 
 FEW: Final = 4
 """So many local accounts may go at once without a question."""
@@ -89,9 +92,32 @@ def _unknown(user: User, seen: Seen, answers: bool) -> bool:
 
 
 def _free(held: list[User], read: Accounts) -> list[User]:
-    """Those whose number no other account has now."""
+    """Those whose number no other account has now, as many as there is room for: no node takes more users."""
     taken = {user.uid for user in read.users}
-    return [user for user in held if user.uid not in taken]
+    return [user for user in held if user.uid not in taken][: max(USERS_MAX - len(read.users), 0)]
+
+
+def _apart(held: list[User], read: Accounts) -> list[User]:
+    """The same without subordinate numbers that another user has by now: who shares them can read files of both."""
+    uids = _Ranges(user.subuid for user in read.users)
+    gids = _Ranges(user.subgid for user in read.users)
+    return [replace(user, subuid=uids.free(user.subuid), subgid=gids.free(user.subgid)) for user in held]
+
+
+class _Ranges:
+    """Ranges that somebody has; each question takes little time, since thousands are asked."""
+
+    def __init__(self, ranges: Iterable[Range | None]) -> None:
+        there = sorted((one.first, one.first + one.count) for one in ranges if one)
+        self._firsts = [first for first, _ in there]
+        self._ends = list(accumulate((end for _, end in there), max))
+
+    def free(self, one: Range | None) -> Range | None:
+        """The range; None when somebody has a number in it."""
+        if one is None:
+            return None
+        before = bisect_left(self._firsts, one.first + one.count)
+        return None if before and self._ends[before - 1] > one.first else one
 
 
 def _joined(read: Accounts, before: Accounts, held: list[User]) -> Accounts:
@@ -106,7 +132,7 @@ def _joined(read: Accounts, before: Accounts, held: list[User]) -> Accounts:
         if group.gid in groups:
             now = groups[group.gid]
             groups[group.gid] = replace(now, members=tuple(sorted({*now.members, *kept})))
-        elif needed and group.name not in called:
+        elif needed and group.name not in called and len(groups) < GROUPS_MAX:
             groups[group.gid] = Group(group.name, group.gid, tuple(sorted(kept)))
-    users = tuple(sorted((*read.users, *held), key=lambda user: user.uid))
+    users = tuple(sorted((*read.users, *_apart(held, read)), key=lambda user: user.uid))
     return Accounts(users, tuple(groups[gid] for gid in sorted(groups)), read.left_out)

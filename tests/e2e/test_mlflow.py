@@ -66,3 +66,32 @@ async def test_doctor_says_when_it_does_not_answer(lab: Lab, server: Server) -> 
 
     await lab.until(well, "it answers again")
     assert (await lab.head.run("test", "-s", f"{DATABASE}.before-upgrade", check=False)).returncode == 0
+
+
+@pytest.mark.any_machines
+async def test_an_experiment_in_a_folder_of_the_head_shows_no_home_and_changes_nothing(
+    lab: Lab, server: Server
+) -> None:
+    """Clients choose an experiment's folder, also one of the head, and may have links there: the unit bounds that."""
+    await lab.head.shell("mkdir -p /home/open /srv/other && echo x | tee /home/open/file >/srv/other/file")
+    await lab.head.shell("chmod 755 /home/open && chmod 1777 /srv/other")
+    api = "/api/2.0/mlflow"
+    body = {"name": "planted", "artifact_location": "/srv/other"}
+    _, text = await server.call(f"{api}/experiments/create", json.dumps(body))
+    _, text = await server.call(f"{api}/runs/create", json.dumps(json.loads(text)))
+    run = json.loads(text)["run"]["info"]
+    assert run["artifact_uri"] == f"/srv/other/{run['run_id']}/artifacts"
+    await lab.head.shell(f"mkdir /srv/other/{run['run_id']}")
+
+    async def asked(link: str, name: str) -> int:
+        await lab.head.shell(f"ln -sfn {link} {run['artifact_uri']}")
+        return (await server.call(f"/get-artifact?run_uuid={run['run_id']}&path={name}"))[0]
+
+    assert await asked("/srv/other", "file") == 200, "what everybody may read"
+    assert await asked("/home/open", "file") != 200
+    assert await asked("/etc", "shadow") != 200
+    assert await asked("/etc", "../etc/hostname") != 200
+    await lab.head.shell(f"ln -sfn /srv/other {run['artifact_uri']}")
+    put = f"/ajax-api/2.0/mlflow/upload-artifact?run_uuid={run['run_id']}&path=planted"
+    assert (await server.call(put, "x"))[0] != 200
+    assert "planted" not in (await lab.head.shell("ls /srv/other")).split()

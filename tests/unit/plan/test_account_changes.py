@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshd.plan.account_changes import CUT_OFF_S, Known, Seen, after
-from meshd.plan.accounts import Accounts, Group, User
+from meshd.plan.accounts import GROUPS_MAX, USERS_MAX, Accounts, Group, Range, User
 
 NOBODY = Seen(frozenset())
 
@@ -75,3 +77,23 @@ def test_a_number_that_another_has_now() -> None:
 
 def test_nothing_known_before() -> None:
     assert after(None, accounts(ANNA), NOBODY, 1.0) == Known(accounts(ANNA))
+
+
+def test_what_is_held_keeps_to_the_bounds_of_a_list() -> None:
+    """A node refuses a list that is too long, or two users of one range: then it would take no new user at all."""
+    many = [user(f"u{at}", 20_000 + at, gid=20_000 + at) for at in range(USERS_MAX)]
+    groups = tuple(Group(one.name, one.gid) for one in many)
+    late = user("late", 1001, gid=1001)
+    known = after(Known(accounts(*many, groups=groups)), accounts(late, groups=(Group("late", 1001),)), NOBODY, 5.0)
+    assert len(known.accounts.users) == USERS_MAX and late in known.accounts.users
+    assert len(known.accounts.groups) <= GROUPS_MAX and Group("late", 1001) in known.accounts.groups
+
+
+def test_what_is_held_shares_no_subordinate_numbers() -> None:
+    mine, next_one = Range(700_000_000, 65_536), Range(700_065_536, 65_536)
+    anna, ben = replace(ANNA, subuid=mine, subgid=mine), replace(BEN, subuid=next_one, subgid=next_one)
+    late = replace(LOCAL[0], subuid=Range(700_000_005, 65_531), subgid=Range(1_000_000, 5))
+    known = after(Known(accounts(anna, ben)), accounts(late), NOBODY, 5.0)
+    by_name = {one.name: one for one in known.accounts.users}
+    assert by_name["anna"].subuid is None and by_name["anna"].subgid == mine
+    assert by_name["ben"] == ben and by_name["u0"] == late
