@@ -11,8 +11,6 @@ import json
 import os
 import re
 import socket
-import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -20,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import share_probe
 from .bounded import within
 from .console import say
 from .errors import Hopeless, NodeError, NotPossible, ToolFailed
 from .files import read_json, write_atomic
 from .packages import ensure
 from .root_path import others_decide
-from .tools import find, run, search_path
+from .tools import find, run
 
 if TYPE_CHECKING:
     from .node import Node
@@ -39,8 +38,6 @@ MOUNT_S = 45.0
 UNMOUNT_S = 10.0
 DETACH_S = 3.0
 DIRECTORY_S = 5.0
-LOST_S = 5.0
-"""A share is lost when it has not answered for this long. The head waits besides before it keeps jobs off the node."""
 USERS_MAX = 5
 
 _PACKAGE = "nfs-common"
@@ -118,7 +115,7 @@ def trouble(node: Node, value: Value) -> list[Trouble]:
         point = kept.point(share.path)
         if mounted(node, point) != share.device:
             found.append(Trouble(f"{share.path} ({share.device}) is not mounted", again=True))
-        elif one := _looks.setdefault(point, _Look(point)).look():
+        elif one := share_probe.ask(point):
             found.append(Trouble(f"{share.path} ({share.device}) {one}", again=_STALE in one))
     return found
 
@@ -226,13 +223,12 @@ def _have(node: Node, kept: _Kept, share: Share, tell: Callable[[str], None]) ->
     there = mounted(node, point)
     ours = kept.shares.get(share.path)
     if there == share.device and (ours is None or ours[1] == list(share.options)):
-        look = _looks.get(point)
-        if look is None or _STALE not in look.words:
+        if _STALE not in share_probe.last_words(point):
             return
         _unmount(node, point, DETACH_S, lazy=True)  # its files are gone from the server: nobody can use it
     elif ours is not None and there == ours[0]:
         _unmount(node, point, UNMOUNT_S)  # it has other settings by now
-    _look_no_more(point)
+    share_probe.stop(point)
     if not node.systemd:
         raise Hopeless("a container may not mount: shares are for virtual machines")
     _install(node, tell)
@@ -299,7 +295,7 @@ def _give_up(node: Node, kept: _Kept, path: str) -> None:
     point = kept.point(path)
     if mounted(node, point) == kept.shares[path][0]:
         _unmount(node, point, UNMOUNT_S)
-    _look_no_more(point)
+    share_probe.stop(point)
     kept.forget(path)
 
 
@@ -332,70 +328,3 @@ def _links(entry: Path) -> Iterable[str]:
         for fd in (entry / "fd").iterdir():
             with suppress(OSError):
                 yield os.readlink(fd)  # noqa: PTH115
-
-
-class _Look:
-    """Asks one share for its free space, over and over, in a child: it may hang for as long as the server is away."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
-        self._well_s = time.monotonic()
-        self.words = ""
-        """What is wrong, for people."""
-
-    def look(self) -> str:
-        """Read the last answer, and ask again. Returns what is wrong; "" while nothing is."""
-        with self._lock:
-            if self._child is not None and self._child.poll() is not None:
-                self._read(self._child)
-                self._child = None
-            if self._child is None:
-                self._child = self._ask()
-            elif time.monotonic() - self._well_s > LOST_S:
-                self.words = "does not answer"
-            return self.words
-
-    def _ask(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [find("stat") or "/usr/bin/stat", "-f", "-c", "%T", str(self._path)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
-            env={**os.environ, "LC_ALL": "C.UTF-8", "PATH": search_path()},
-        )  # fmt: skip
-
-    def _read(self, child: subprocess.Popen[bytes]) -> None:
-        said = ""
-        if child.stderr:
-            os.set_blocking(child.stderr.fileno(), False)
-            said = (child.stderr.read(1000) or b"").decode("utf-8", "replace").strip()
-            child.stderr.close()
-        if child.returncode == 0:
-            self.words, self._well_s = "", time.monotonic()
-        else:
-            self.words = f"cannot be used: {said.rpartition(': ')[2] or 'no message'}"
-
-    def end(self) -> None:
-        """Stop watching."""
-        with self._lock:
-            if self._child is not None:
-                self._child.kill()
-                _ended.append(self._child)
-                self._child = None
-
-
-_looks: dict[Path, _Look] = {}
-"""By directory."""
-_ended: list[subprocess.Popen[bytes]] = []
-"""Killed children. One that waits for a server ends when the kernel lets it."""
-
-
-def _look_no_more(point: Path) -> None:
-    look = _looks.pop(point, None)
-    if look is not None:
-        look.end()
-    for child in list(_ended):
-        if child.poll() is not None:
-            _ended.remove(child)
-            if child.stderr:
-                child.stderr.close()

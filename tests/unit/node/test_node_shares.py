@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deploy.node.meshd_node import shares
+from deploy.node.meshd_node import share_probe, shares
 from deploy.node.meshd_node.errors import Hopeless, NodeError
 from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
@@ -95,11 +95,11 @@ def machine(tmp_path: Path, server: socket.socket, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("STANDIN", str(tmp_path))
     made = Machine(tmp_path, server.getsockname()[1])
     yield made
-    for point in list(shares._looks):
-        shares._look_no_more(point)
-    for child in shares._ended:
+    for point in list(share_probe._probes):
+        share_probe.stop(point)
+    for child in share_probe._ended:
         child.wait(WITHIN_S)
-    shares._look_no_more(tmp_path)
+    share_probe.stop(tmp_path)
 
 
 def within(look: Callable[[], object]) -> None:
@@ -245,7 +245,7 @@ def test_a_machine_that_shuts_down_detaches_and_mounts_again_after_the_boot(mach
 
 
 def test_a_share_that_does_not_answer_is_lost_and_comes_back(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "LOST_S", 0.2)
+    monkeypatch.setattr(share_probe, "LOST_S", 0.2)
     machine.apply("/home")
     value = machine.value("/home")
     within(lambda: not shares.trouble(machine.node, value))
