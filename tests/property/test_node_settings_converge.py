@@ -71,7 +71,7 @@ class Lab(Small):
         """As after a reboot: what is on disk is applied again."""
         self.node = Node(Paths(self.root), tun=True)
         kinds = [Kind(kind.name, self.work(kind.name), kind.needs) for kind in KINDS]
-        self.kinds, self.node.sections = kinds, Sections(self.node, kinds)
+        self.kinds, self.node.sections = kinds, Sections(self.node, kinds, quiet_failures=0)
         self.node.sections.load()
         self.applied: dict[str, Any] = {}
         self.results = []

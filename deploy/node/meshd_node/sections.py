@@ -39,6 +39,8 @@ FAULTS_EVERY_S = 3.0
 FAULTS_MAX = 16
 AGAIN_FIRST_S = 1.0
 AGAIN_MAX_S = 60.0
+QUIET_FAILURES = 2
+"""The first failures of a value, over 3 s, are no trouble for people: a server may be about to learn of this machine."""
 _DIGEST = re.compile(r"[0-9a-f]{16}\Z")
 
 Value = dict[str, Any]
@@ -86,6 +88,7 @@ class _Held:
     detail: str = ""
     final: bool = False
     once: bool = False
+    failures: int = 0
     faults: Sequence[Fault] = field(default_factory=list)
 
 
@@ -95,10 +98,12 @@ class Sections:
     Args:
         node: this machine.
         kinds: those that are known.
+        quiet_failures: this number of failures in a row is reported as work that goes on.
     """
 
-    def __init__(self, node: Node, kinds: Sequence[Kind] = KINDS) -> None:
+    def __init__(self, node: Node, kinds: Sequence[Kind] = KINDS, quiet_failures: int = QUIET_FAILURES) -> None:
         self._node = node
+        self._quiet_failures = quiet_failures
         self._kinds = {kind.name: kind for kind in kinds}
         self._changed = threading.Condition()
         self._held: dict[str, _Held] = {}
@@ -205,11 +210,16 @@ class Sections:
         """Apply it once."""
         try:
             kind.apply(self._node, held.value, lambda text: self._say(held, text))
+        except Hopeless as error:
+            self._end(kind, held, FAILED, str(error), final=True)
         except (NodeError, OSError) as error:
-            self._end(kind, held, FAILED, str(error), final=isinstance(error, Hopeless))
+            held.failures += 1
+            quiet = held.failures <= self._quiet_failures
+            self._end(kind, held, WORKING if quiet else FAILED, f"tries again: {error}" if quiet else str(error))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self._end(kind, held, FAILED, f"its value cannot be used ({type(error).__name__}: {error})")
         else:
+            held.failures = 0
             self._end(kind, held, APPLIED, "")
 
     def _pause(self, kind: Kind, held: _Held, pause_s: float) -> None:

@@ -47,7 +47,7 @@ class Held:
 
     def __init__(self, root: Path, *kinds: Kind) -> None:
         self.node = Node(Paths(root), tun=True)
-        self.sections = Sections(self.node, kinds)
+        self.sections = Sections(self.node, kinds, quiet_failures=0)
         self.moved = 0
 
     def start(self) -> None:

@@ -270,7 +270,7 @@ def test_a_share_that_is_gone_from_the_server_is_mounted_again(machine: Machine)
 
 
 def test_a_share_that_somebody_unmounted_is_mounted_again(machine: Machine) -> None:
-    held = Sections(machine.node)
+    held = Sections(machine.node, quiet_failures=0)
     held.put("shares", "a" * 16, machine.value("/home"))
     held.start(lambda: None)
     within(lambda: held.report()["shares"]["state"] == "applied")
