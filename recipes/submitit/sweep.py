@@ -47,6 +47,13 @@ def executor(**parameters: object) -> submitit.SlurmExecutor:
     return made
 
 
+def wait_for(result: Path, timeout_s: float = 600) -> None:
+    """Wait for the file. Between two starts Slurm's records may show the job as failed for a moment."""
+    end = time.monotonic() + timeout_s
+    while not result.exists() and time.monotonic() < end:
+        time.sleep(1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--requeue", action="store_true", help="also interrupt a job, as a preemption does")
@@ -67,6 +74,7 @@ def main() -> None:
         while "step 3 " not in (job.stdout() or ""):
             time.sleep(0.5)
         job._interrupt(timeout=False)  # sends the signal that Slurm sends before it ends a job
+        wait_for(job.paths.result_pickle)
         steps, starts = job.result()
         print(f"training: {steps} steps in {starts} starts of job {job.job_id}")
         if starts < 2:

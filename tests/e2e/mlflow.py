@@ -1,4 +1,4 @@
-"""MLflow on the head of a lab: set up as docs/services.md says, and removed again."""
+"""MLflow on the head of a lab: set up as docs/services.md says, and stopped again."""
 
 from __future__ import annotations
 
@@ -59,4 +59,5 @@ async def mlflow(lab: Lab) -> AsyncIterator[Server]:
             await lab.until(answers, "MLflow answers")
             yield Server(lab, f"http://{lab.head.tailnet_ip}:5000")
         finally:
-            await lab.head.run(MLFLOW_INSTALL, "--uninstall")
+            # Not `--uninstall`: the next test could not install without PyPI.
+            await lab.head.run("systemctl", "disable", "--now", UNIT)

@@ -40,7 +40,7 @@ FAULTS_MAX = 16
 AGAIN_FIRST_S = 1.0
 AGAIN_MAX_S = 60.0
 QUIET_FAILURES = 2
-"""The first failures of a value, over 3 s, are no trouble for people: a server may be about to learn of this machine."""
+"""The first failures, within 3 s, are no trouble for people: a server may be about to learn of this machine."""
 _DIGEST = re.compile(r"[0-9a-f]{16}\Z")
 
 Value = dict[str, Any]
