@@ -431,7 +431,8 @@ class Lab:
 
     async def timing(self, **timing: float) -> None:
         """Other deadlines, at once."""
-        await self.write_settings(self.settings_with(**timing))
+        code = await self.write_settings(self.settings_with(**timing))
+        assert code == 0, await self.evidence()
 
     async def restart_meshd(self) -> None:
         """A clean restart, which also reads the credentials anew."""
