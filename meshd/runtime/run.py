@@ -78,8 +78,11 @@ async def run(
     try:
         process = await asyncio.shield(starting)
     except asyncio.CancelledError:
-        # It may run already: asyncio would end the program but not its children.
+        # It may run already: asyncio would end the program but not its children. Wait for its end, or the event loop
+        # may be closed first, and nobody reaps it.
         starting.add_done_callback(_kill_started)
+        with suppress(OSError):
+            await _kill(await asyncio.shield(starting))
         raise
     except (FileNotFoundError, PermissionError) as error:
         raise CommandNotFound(argv[0]) from error
