@@ -15,7 +15,7 @@ from typing import Final
 from meshd.plan.accounts import GROUPS_MAX, USERS_MAX, Accounts, Group, Range, User
 
 FEW: Final = 4
-"""So many local accounts may go at once without a question."""
+"""This number of local accounts may go at once."""
 CUT_OFF_S: Final = 600.0
 """More than half of the local accounts, gone at once, are believed to be gone when that lasts so long."""
 

@@ -106,7 +106,7 @@ async def test_what_a_pool_gives_its_nodes(lab: Lab, figure: Callable[[str], Non
         return "hello from a package" in await lab.inside(machine, "meshd-hello", check=False)
 
     await lab.until(installed, "the node has the new package")
-    # As after a reboot: cloud-init has written /etc/hosts anew.
+    # As after a reboot: cloud-init has written /etc/hosts again.
     await lab.inside(machine, "sh", "-c", f"printf '127.0.1.1 {row['slot']}\\n127.0.0.1 localhost\\n' >/etc/hosts")
     await lab.inside(machine, "systemctl", "restart", "meshd-node")
 

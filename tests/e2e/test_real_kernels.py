@@ -62,7 +62,7 @@ class Rig:
         await self.lab.until(look, f"the node is {why or 'fit'}", PATIENCE_S)
 
     async def written(self, more: int) -> int:
-        """Wait until the job has written so many more lines; how many there are."""
+        """Wait until the job has written this number of lines more; how many there are."""
         before = len(await self.server.lines())
 
         async def look() -> int | None:
