@@ -341,7 +341,7 @@ class Lab:
         (found,) = [m for m in self.alive(cloud) if m.token == machine]
         self.cluster.clouds.clouds[cloud].ledger.kill(found.id)
 
-    async def replaced(self, dead: str, gpus: int) -> float:
+    async def replaced(self, dead: str, gpus: int, timeout_s: float = PATIENCE_S) -> float:
         """Wait until a dead machine is gone and another one is READY in its place; the seconds that it took."""
         began = time.monotonic()
 
@@ -350,7 +350,7 @@ class Lab:
             ready = dead not in rows and [row["phase"] for row in rows.values()] == ["ready"] * gpus
             return {row["slot"]: row["address"] for row in rows.values()} if ready else None
 
-        joined = await self.until(done, f"{dead} is replaced")
+        joined = await self.until(done, f"{dead} is replaced", timeout_s)
         took = time.monotonic() - began
         assert {machine.token for machine in self.all_alive()} == set(await self.nodes())
 

@@ -25,6 +25,9 @@ BATCH_START_TIME = "00:00:20"
 """When a node registers without a job, slurmctld queues that again; but not one that began less than BatchStartTimeout
 and 10 s before, which could be on its way there."""
 
+REPLACED_S = 240.0
+"""A pod that died is given up when its agent was silent for `heartbeat_lost_s`."""
+
 ONCE = "[ ${SLURM_RESTART_COUNT:-0} -gt 0 ] || sleep 600; echo done"
 """A job that only ends after it was queued again."""
 
@@ -162,7 +165,8 @@ async def test_a_pod_dies_with_a_job(fleet: Fleet, figure: Callable[[str], None]
     )
     try:
         lab.die(machine, POD_CLOUD)
-        figure(f"a pod that died is replaced in {await lab.replaced(machine, 3):.1f} s")
+        took_s = await lab.replaced(machine, 3, timeout_s=REPLACED_S)
+        figure(f"a pod that died is replaced in {took_s:.1f} s")
     finally:
         await lab.head.shell(
             "sed -i 's/^SlurmdTimeout=.*/SlurmdTimeout=300/' /etc/slurm/slurm.conf; scontrol reconfigure"

@@ -19,7 +19,7 @@ from tests.e2e.recipes import Person
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(900)]
 
-STUDENT = "student"
+STUDENT = "carla"
 SHARES = '[share.home]\npath = "/home"\n'
 JOB_S = 400.0
 """PyTorch computes here, and on a busy host that takes many times what it takes on a quiet one."""

@@ -52,6 +52,7 @@ VOLATILE = ("boot_time", "hash_val", "next_job_id", "slurmctld(primary)", "slurm
 AMENDED = (
     "slurmctldparameters", "returntoservice", "treewidth", "slurmdtimeout", "messagetimeout", "unkillablesteptimeout",
     "selecttype", "selecttypeparameters", "grestypes", "srunportrange", "maxnodecount", "accountingstoragetres",
+    "launchparameters",
     "communicationparameters",
 )  # fmt: skip
 LISTENS = re.compile(r"^ *\d+: \S+:(1AA1|1AAB) \S+ 0A ", re.MULTILINE)

@@ -77,7 +77,7 @@ def command(
     share: bool,
     as_json: bool,
 ) -> None:
-    """Prepare Slurm's files, the munge key and root's key for the nodes on the head.
+    """Prepare the head: Slurm's files, the munge key, root's ssh key.
 
     It reads the settings that Slurm uses, with all included files. It shows a diff with reasons, asks, and keeps a
     copy of each file that it changes. It keeps your settings, and owners, modes and links. If it cannot repair

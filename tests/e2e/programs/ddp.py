@@ -81,9 +81,14 @@ def equal_on_all_ranks(row: torch.Tensor) -> bool:
     return all(torch.equal(row, one) for one in rows)
 
 
+KEPT: list[torch.Tensor] = []
+"""Kept to the end: gloo of PyTorch 2.6 may hang in destroy_process_group when tensors of its last sums are gone."""
+
+
 def all_reduce_mb_per_s() -> float:
     """How fast a tensor is summed over all ranks."""
     tensor = torch.ones(ALL_REDUCE_MB * 1024 * 1024 // 4)
+    KEPT.append(tensor)
     dist.barrier()
     began = time.monotonic()
     for _ in range(ALL_REDUCES):
@@ -118,7 +123,8 @@ def main() -> int:
     size = dist.get_world_size()
     assert size == int(env.get("SLURM_NTASKS", size)), "the group has another size than the step"
     well = [trained_well(way) for way in sys.argv[1:] or ["ddp"]]
-    dist.barrier()
+    last = torch.ones(1)
+    dist.all_reduce(last)
     dist.destroy_process_group()
     return 0 if all(well) else 1
 

@@ -50,10 +50,11 @@ WORKSTATION_DIFF = """\
 # /etc/slurm/slurm.conf: GresTypes gets gpu: GPUs are a generic resource
 # /etc/slurm/slurm.conf: SrunPortRange=60001-63000: srun listens on known ports, which the tailnet's policy can allow
 # /etc/slurm/slurm.conf: CommunicationParameters gets keepalivetime=60,keepaliveinterval=30,keepaliveprobes=10: srun notices within 6 min that a connection to a node is dead
+# /etc/slurm/slurm.conf: LaunchParameters gets disable_send_gids: jobs have the groups of their node, not the numbers of the head's
 # /etc/slurm/slurm.conf: Include nodes.conf: meshd declares its slots there
 --- /etc/slurm/slurm.conf
 +++ /etc/slurm/slurm.conf
-@@ -2,12 +2,20 @@
+@@ -2,12 +2,21 @@
  ClusterName=lab
  SlurmctldHost=head(100.64.0.1)
  ProctrackType=proctrack/cgroup
@@ -76,6 +77,7 @@ WORKSTATION_DIFF = """\
 +GresTypes=gpu
 +SrunPortRange=60001-63000
 +CommunicationParameters=keepalivetime=60,keepaliveinterval=30,keepaliveprobes=10
++LaunchParameters=disable_send_gids
 # /etc/slurm/gres.conf: meshd lists the device files of each machine's GPUs there
 --- /dev/null
 +++ /etc/slurm/gres.conf
