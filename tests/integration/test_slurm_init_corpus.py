@@ -52,8 +52,7 @@ VOLATILE = ("boot_time", "hash_val", "next_job_id", "slurmctld(primary)", "slurm
 AMENDED = (
     "slurmctldparameters", "returntoservice", "treewidth", "slurmdtimeout", "messagetimeout", "unkillablesteptimeout",
     "selecttype", "selecttypeparameters", "grestypes", "srunportrange", "maxnodecount", "accountingstoragetres",
-    "launchparameters",
-    "communicationparameters",
+    "launchparameters", "taskprolog", "communicationparameters",
 )  # fmt: skip
 LISTENS = re.compile(r"^ *\d+: \S+:(1AA1|1AAB) \S+ 0A ", re.MULTILINE)
 """A listening socket on port 6817 or 6827, in /proc/net/tcp."""
@@ -198,8 +197,8 @@ def records(text: str, key: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def communication(shown: Shown) -> set[str]:
-    return set(shown.config["communicationparameters"].split(",")) - {"(null)", ""}
+def items(shown: Shown, key: str) -> set[str]:
+    return set(shown.config[key].split(",")) - {"(null)", ""}
 
 
 def wanted_is_in_force(shown: Shown) -> None:
@@ -218,7 +217,7 @@ def wanted_is_in_force(shown: Shown) -> None:
     assert "gpu" in config["grestypes"].split(",")
     assert config["srunportrange"] == "60001-63000"
     of_its_own = config.get("keepalivetime", "SYSTEM_DEFAULT") != "SYSTEM_DEFAULT"
-    assert of_its_own or any(item.lower().startswith("keepalive") for item in communication(shown))
+    assert of_its_own or any(item.lower().startswith("keepalive") for item in items(shown, "communicationparameters"))
     assert shown.nodes.keys() >= SLOTS
     assert {"h100", "cpu"} <= shown.partitions.keys()
     for slot in SLOTS:
@@ -233,7 +232,9 @@ def the_users_is_as_it_was(before: Shown, after: Shown) -> None:
     for key, value in before.config.items():
         if key not in AMENDED and key not in VOLATILE:
             assert after.config.get(key) == value, key
-    assert communication(before) <= communication(after)
+    for key in ("communicationparameters", "launchparameters"):
+        assert items(before, key) <= items(after, key)
+    assert before.config.get("taskprolog", "(null)") in ("(null)", after.config.get("taskprolog"))
     fields = ("NodeAddr", "CPUTot", "RealMemory", "TmpDisk", "Weight", "Gres", "Sockets", "CoresPerSocket")
     for name, node in before.nodes.items():
         assert [after.nodes[name].get(key) for key in fields] == [node.get(key) for key in fields], name
