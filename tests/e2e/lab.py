@@ -281,13 +281,14 @@ class Lab:
     async def start_again(self, job_id: str) -> None:
         """Let a job start that Slurm has queued again.
 
-        Slurm lets it wait until its old credentials have expired; that need not be waited for.
+        Slurm lets it wait until its old credentials have expired; that need not be waited for. But new ones of the second
+        in which the old ones were revoked count as revoked too.
         """
 
         async def may_begin() -> bool:
             job = await self.job(job_id)
             if job["Restarts"] != "0" and job["JobState"] == "PENDING":
-                await self.head.run("scontrol", "update", f"JobId={job_id}", "StartTime=now")
+                await self.head.run("scontrol", "update", f"JobId={job_id}", "StartTime=now+2")
             return job["Restarts"] != "0" and job["JobState"] in {"PENDING", "RUNNING", "COMPLETED"}
 
         await self.until(may_begin, f"job {job_id} is queued again")
