@@ -281,8 +281,8 @@ class Lab:
     async def start_again(self, job_id: str) -> None:
         """Let a job start that Slurm has queued again.
 
-        Slurm lets it wait until its old credentials have expired; that need not be waited for. But new ones of the second
-        in which the old ones were revoked count as revoked too.
+        Slurm lets it wait until its old credentials have expired; that need not be waited for. But new ones of the
+        second in which the old ones were revoked count as revoked too.
         """
 
         async def may_begin() -> bool:
