@@ -26,6 +26,25 @@ GPUS = 8
 QUICK_START = "SchedulerParameters=batch_sched_delay=0,sched_interval=5"
 """A job starts when it is submitted, rather than up to 3 s later; and slurmctld looks again after 5 s, not 60."""
 
+CONF = f"""
+ClusterName=lab
+SlurmctldHost=head({NETWORK}.1)
+SlurmUser=slurm
+{QUICK_START}
+SlurmctldPidFile=/run/slurm/slurmctld.pid
+SlurmdPidFile=/run/slurm/slurmd.pid
+SlurmctldLogFile=/var/log/slurm/slurmctld.log
+SlurmdLogFile=/var/log/slurm/slurmd.log
+StateSaveLocation=/var/spool/slurmctld
+SlurmdSpoolDir=/var/spool/slurmd
+SlurmctldParameters=enable_configless
+SlurmdParameters=config_overrides
+ReturnToService=2
+MpiDefault=none
+SelectType=select/cons_tres
+"""
+"""The begin of a slurm.conf for slurmds that get it from the head: what is selected and how is for the test to say."""
+
 CALL_S = 60.0
 """For one command in a host: most take some milliseconds."""
 

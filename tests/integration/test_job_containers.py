@@ -14,7 +14,8 @@ import pytest
 
 from meshd.slurm.capabilities import parse_version
 from meshd.slurm.init.containers import render_oci
-from tests.integration.slurm_lab import NETWORK, QUICK_START, Host, Lab, wait_until
+from tests.integration.slurm_lab import CONF as SLURM_CONF
+from tests.integration.slurm_lab import NETWORK, Host, Lab, wait_until
 from tests.integration.test_slurm_real import IMAGES, image_layers
 
 pytestmark = [
@@ -26,23 +27,7 @@ pytestmark = [
 USER, UID = "alice", "4711"
 HOME = f"/home/{USER}"
 BUNDLE = f"{HOME}/bundle"
-CONF = f"""
-ClusterName=lab
-SlurmctldHost=head({NETWORK}.1)
-SlurmUser=slurm
-{QUICK_START}
-SlurmctldPidFile=/run/slurm/slurmctld.pid
-SlurmdPidFile=/run/slurm/slurmd.pid
-SlurmctldLogFile=/var/log/slurm/slurmctld.log
-SlurmdLogFile=/var/log/slurm/slurmd.log
-StateSaveLocation=/var/spool/slurmctld
-SlurmdSpoolDir=/var/spool/slurmd
-SlurmctldParameters=enable_configless
-SlurmdParameters=config_overrides
-ReturnToService=2
-MpiDefault=none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+CONF = f"""{SLURM_CONF}SelectTypeParameters=CR_Core
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 KillWait=5

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from meshd.slurm.show import node_settings
-from tests.integration.slurm_lab import NETWORK, QUICK_START, Host, Lab, wait_until
+from tests.integration.slurm_lab import CONF as SLURM_CONF
+from tests.integration.slurm_lab import NETWORK, Host, Lab, wait_until
 from tests.integration.test_slurm_real import IMAGES, image_layers
 
 CONTROLLERS = ("freezer", "cpuset", "memory", "cpuacct")
@@ -44,23 +45,7 @@ from meshd_node.slurm_files import SlurmLocal
 local = SlurmLocal(Paths())
 print(json.dumps(local.put(json.loads(sys.argv[1]))), ",".join(local.lacks))
 """
-CONF = f"""
-ClusterName=lab
-SlurmctldHost=head({NETWORK}.1)
-SlurmUser=slurm
-{QUICK_START}
-SlurmctldPidFile=/run/slurm/slurmctld.pid
-SlurmdPidFile=/run/slurm/slurmd.pid
-SlurmctldLogFile=/var/log/slurm/slurmctld.log
-SlurmdLogFile=/var/log/slurm/slurmd.log
-StateSaveLocation=/var/spool/slurmctld
-SlurmdSpoolDir=/var/spool/slurmd
-SlurmctldParameters=enable_configless
-SlurmdParameters=config_overrides
-ReturnToService=2
-MpiDefault=none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core_Memory
+CONF = f"""{SLURM_CONF}SelectTypeParameters=CR_Core_Memory
 PrologFlags=Contain
 ProctrackType=proctrack/cgroup
 TaskPlugin=task/cgroup,task/affinity

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from deploy.node.meshd_node import gpu, hostname, hosts, own_names, parse, processes, users
+from deploy.node.meshd_node import gpu, hostname, hosts, own_names, parse, processes, root_path, users
 from deploy.node.meshd_node import main as node_main
 from deploy.node.meshd_node.deadman import DeadMan
 from deploy.node.meshd_node.errors import NotPossible
@@ -18,6 +19,7 @@ from meshd.errors import JoinRefused
 from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
 from meshd.plan.admission import CLOCK_CURE, POD_CLOCK_CURE, check_facts, check_same, release, slurmd_window
 from meshd.runtime import hostsfile
+from meshd.runtime import root_path as heads_root_path
 
 FIXTURES = Path(__file__).resolve().parents[3] / "deploy/sandbox/fixtures/nvidia-smi/h100"
 FACTS = NodeFacts(
@@ -260,8 +262,10 @@ def test_nothing_else_says_what_the_nodes_own_name_means() -> None:
     assert own_names.without_own(old, "", {}) == old
 
 
-def test_head_and_nodes_make_their_blocks_by_the_same_rules() -> None:
-    assert Path(hosts.__file__).read_bytes() == Path(hostsfile.__file__).read_bytes()
+@pytest.mark.parametrize(("own", "heads"), [(hosts, hostsfile), (root_path, heads_root_path)])
+def test_head_and_nodes_have_the_same_rules(own: ModuleType, heads: ModuleType) -> None:
+    assert own.__file__ and heads.__file__
+    assert Path(own.__file__).read_bytes() == Path(heads.__file__).read_bytes()
 
 
 def test_host_name(tmp_path: Path) -> None:
