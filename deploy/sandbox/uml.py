@@ -31,7 +31,7 @@ _POLL_S = 0.1
 _SSHD_CONFIG = "AuthorizedKeysFile .ssh/authorized_keys /etc/sandbox/authorized_keys\n"
 _QUIET = (
     *("-F", "none", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "ConnectTimeout=5"),
-    # The machine is made anew each time, and whoever could answer in its place is part of the sandbox too.
+    # The machine is made again each time, and whoever could answer in its place is part of the sandbox too.
     *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
 )
 

@@ -1,4 +1,4 @@
-"""slurmd is told which instance it runs on, where it can be."""
+"""slurmd learns which instance it runs on, where its release can."""
 
 from __future__ import annotations
 
