@@ -167,6 +167,11 @@ class PoolSettings(_Table):
     idle_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
         None, description="meshd gives back a node without a job for this long, down to min_gpus; none: never"
     )
+    scale_from_queue: bool | None = Field(
+        None,
+        description="rent the nodes that Slurm powers up for its jobs; none: false for now",
+    )
+    spread: bool = Field(False, description="the nodes of one job may be in several places; false: all in one")
     replace_unfit: bool = Field(
         True, description="a node that is not fit and has no job is given back, and another is rented in its place"
     )
@@ -363,6 +368,10 @@ class Settings(BaseSettings):
     def shares(self) -> tuple[Share, ...]:
         """What nodes mount."""
         return tuple(Share(name, one.path, one.server, one.source, one.options) for name, one in self.share.items())
+
+    def from_queue(self, pool: PoolSettings) -> bool:
+        """Whether Slurm's queue decides how many nodes a pool has."""
+        return bool(pool.scale_from_queue)
 
     def pod_policy(self, pool: PoolSettings) -> Literal["never", "allow", "only"]:
         """Whether a pool rents pods. Where users' files are on a share, output on a pod would be lost with it."""

@@ -17,6 +17,15 @@ PodPolicy: TypeAlias = Literal["never", "allow", "only"]
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """The hardware that every slot of a pool promises to jobs. A machine with less is not rented for it."""
+
+    cpus: int
+    memory_mib: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pool:
     """A class of interchangeable nodes: one Slurm partition.
 
@@ -35,6 +44,9 @@ class Pool:
         with_spot: those of its providers that have spot offers; None when that is not known.
         prices_since: under a limit in USD, offers with an older price are not rented; None: any age will do.
         replace_unfit: give up an unfit node that has no job, and rent another one.
+        from_queue: its free slots are CLOUD nodes, and meshd rents a machine for each slot that Slurm powers up.
+        spread: the nodes of one job may be of several providers and regions. False: all are in one place.
+        promise: what Slurm's line says of each of its slots; None while that is not known.
     """
 
     name: str
@@ -57,6 +69,9 @@ class Pool:
     idle_timeout_s: float | None = None
     prices_since: datetime | None = None
     replace_unfit: bool = True
+    from_queue: bool = False
+    spread: bool = False
+    promise: Promise | None = None
     pod_providers: frozenset[str] = frozenset()
     with_spot: frozenset[str] | None = None
 

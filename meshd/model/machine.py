@@ -189,6 +189,9 @@ class Machine:
         spare_key: sha256 of the spare auth key that it last reported; "" for none.
         metadata_open: why its users can reach the cloud's metadata service, in its agent's words; "" when they cannot.
         lacks: what a job lacks on it that Slurm's settings give it elsewhere, as codes (docs/slurm.md).
+        by_queue: Slurm powered its slot up, so it was rented for that; False: for a person's target or `min_gpus`.
+        for_jobs: the jobs that waited for its slot when it was requested; () where a person powered the slot up.
+        gang: the id of the one create call with which it was ordered; "" for a call of its own.
         unfit_reason: why it cannot do its work; None while it can, or nothing is known.
         unfit_since: when it became so; kept while one reason of being out of reach follows another.
 
@@ -210,6 +213,9 @@ class Machine:
         device_gone_since: its tailnet device was deleted while the machine runs.
         rebooting_since: its agent was stopped, and reported that the machine reboots.
         unreadable_since: a part of its record in the journal could not be read.
+
+    When its cloud will take it back, as a notice for a spot machine says; None: there is no notice.
+        preempted_at
     """
 
     name: MachineName
@@ -252,6 +258,9 @@ class Machine:
     lacks: tuple[str, ...] = ()
     refusal: str = ""
     vendor_words: str = ""
+    by_queue: bool = False
+    for_jobs: tuple[str, ...] = ()
+    gang: str = ""
     unfit_reason: UnfitReason | None = None
     unfit_since: datetime | None = None
     create_repeated_at: datetime | None = None
@@ -268,6 +277,7 @@ class Machine:
     device_gone_since: datetime | None = None
     rebooting_since: datetime | None = None
     unreadable_since: datetime | None = None
+    preempted_at: datetime | None = None
 
     @property
     def may_run_jobs(self) -> bool:

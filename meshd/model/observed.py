@@ -152,6 +152,10 @@ class SlurmJob:
         state_reason: why it waits.
         gpus: the GPUs that it asks for in all; 0 when none or not known.
         required_nodes: the nodes that it asks for by name (`--nodelist`).
+        account: whose account it is charged to; "" where Slurm keeps no records.
+        batch: sbatch submitted it; False for salloc and srun.
+        requeue: Slurm may put it back into the queue.
+        admin_comment: what `scontrol update jobid= admincomment=` set last; "" for nothing.
     """
 
     id: str
@@ -163,6 +167,15 @@ class SlurmJob:
     gpus: int = 0
     features: str = ""
     required_nodes: tuple[str, ...] = ()
+    account: str = ""
+    batch: bool = True
+    requeue: bool = True
+    admin_comment: str = ""
+
+    @property
+    def configuring(self) -> bool:
+        """Whether it has its nodes and waits for some of them: none of its processes runs yet."""
+        return self.state == "CONFIGURING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +189,20 @@ class SlurmReservation:
 
 @dataclass(frozen=True, slots=True)
 class SlurmView:
-    """Nodes and jobs, read together. `slurm_user` is SlurmUser, in whose name slurmctld acts."""
+    """Nodes and jobs, read together.
+
+    Attributes:
+        slurm_user: SlurmUser, in whose name slurmctld acts.
+        power_saving: slurmctld has meshd's ResumeProgram and power saving in force, so free slots may be CLOUD nodes.
+        suspend_exc: the nodes of SuspendExcNodes and SuspendExcParts, which stay.
+    """
 
     version: str
     nodes: Mapping[str, SlurmNode]
     jobs: tuple[SlurmJob, ...]
     slurm_user: str = "slurm"
+    power_saving: bool = False
+    suspend_exc: frozenset[str] = frozenset()
 
     def jobs_on(self, slot: str) -> tuple[str, ...]:
         """Ids of the jobs that hold this slot."""

@@ -21,7 +21,7 @@ SEPARATOR = "\x1f"
 
 JOB_FIELDS = (
     "JobArrayID", "UserName", "Partition", "State", "NodeList", "Reason", "NumNodes", "tres-per-job", "tres-per-node",
-    "Feature", "TimeUsed", "ReqNodes",
+    "Feature", "TimeUsed", "ReqNodes", "Account", "BatchFlag", "Requeue", "admin_comment",
 )  # fmt: skip
 JOB_FORMAT = ",".join(f"{name}:{SEPARATOR}" for name in JOB_FIELDS)
 """For `squeue -O`. It prints a field with a suffix and no width whole, and does not cut it at 20 characters."""
@@ -158,6 +158,10 @@ def _job(line: str) -> SlurmJob:
         gpus=gpus_of(field["tres-per-job"]) or gpus_of(field["tres-per-node"]) * count,
         features=_filled(field["Feature"]),
         required_nodes=hostlist(_filled(field["ReqNodes"])) if field["ReqNodes"] else (),
+        account=_filled(field["Account"]),
+        batch=field["BatchFlag"] == "1",
+        requeue=field["Requeue"] == "1",
+        admin_comment=plain(_filled(field["admin_comment"]), REASON_MAX_CHARS),
     )
 
 

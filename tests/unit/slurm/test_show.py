@@ -82,17 +82,21 @@ def job_line(*fields: str) -> str:
 
 WAITING = job_line(
     "2", "ann", "h100", "PENDING", "", "Nodes required for job are DOWN, DRAINED or reserved", "2", "N/A",
-    "gres:gpu:h100:8", "a100|h100", "0:00", "h100-[3-4]",
+    "gres:gpu:h100:8", "a100|h100", "0:00", "h100-[3-4]", "physics", "1", "0", "meshd: no h100",
 )  # fmt: skip
 RUNNING = job_line(
-    "3_1", "bob", "h100", "RUNNING", "h100-[1-2],cpu-1", "None", "3", "gres/gpu:4", "N/A", "(null)", "1:05", ""
-)
+    "3_1", "bob", "h100", "RUNNING", "h100-[1-2],cpu-1", "None", "3", "gres/gpu:4", "N/A", "(null)", "1:05", "",
+    "(null)", "0", "1", "",
+)  # fmt: skip
 
 
 def test_jobs_that_wait_and_run():
     waiting, running = show.parse_jobs(WAITING + RUNNING)
     assert (waiting.id, waiting.gpus, waiting.nodes, waiting.features) == ("2", 16, (), "a100|h100")
     assert waiting.state_reason.startswith("Nodes required")
+    assert (waiting.account, waiting.batch, waiting.requeue) == ("physics", True, False)
+    assert (waiting.admin_comment, waiting.configuring) == ("meshd: no h100", False)
+    assert (running.account, running.batch, running.requeue, running.admin_comment) == ("", False, True, "")
     assert (waiting.required_nodes, running.required_nodes) == (("h100-3", "h100-4"), ())
     assert set(running.nodes) == {"h100-1", "h100-2", "cpu-1"}
     assert (running.gpus, running.state_reason) == (4, "")
