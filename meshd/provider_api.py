@@ -78,6 +78,8 @@ class ProviderCapabilities:
             console shows it, and no metadata service gives it to other processes on the machine. False when unsure.
         foreign_hosts: machines may run on hosts that the vendor does not own. A host's owner can read everything on the
             machine, including the munge key. `meshctl doctor` warns.
+        billing_increment_s: a machine's time is rounded up to a multiple of this in the bill.
+        billing_minimum_s: the least time that is billed for a machine, however short its life.
     """
 
     machine_kind: MachineKind = MachineKind.VM
@@ -91,6 +93,8 @@ class ProviderCapabilities:
     ends_itself: bool = False
     user_data_private: bool = False
     foreign_hosts: bool = False
+    billing_increment_s: float = 1.0
+    billing_minimum_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

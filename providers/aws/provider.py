@@ -29,6 +29,10 @@ from providers.aws.prices import NOTE, rates
 from providers.aws.settings import AwsSettings
 
 USER_DATA_MAX_B = 16384
+BILLING_INCREMENT_S = 1.0
+BILLING_MINIMUM_S = 60.0
+"""Linux, on demand and spot: one-second increments, 60 s at least (aws.amazon.com/about-aws/whats-new/2017/10/
+announcing-amazon-ec2-per-second-billing)."""
 
 
 class AwsProvider:
@@ -62,6 +66,8 @@ class AwsProvider:
             user_data_max_b=USER_DATA_MAX_B,
             ends_itself=True,
             user_data_private=False,
+            billing_increment_s=BILLING_INCREMENT_S,
+            billing_minimum_s=BILLING_MINIMUM_S,
         )
 
     async def offers(self) -> Sequence[Offer]:

@@ -49,6 +49,9 @@ from providers.gce.prices import NOTE, machine_rates, to_rate
 from providers.gce.settings import GceSettings
 
 USER_DATA_MAX_B = 256 * 1024
+BILLING_INCREMENT_S = 1.0
+BILLING_MINIMUM_S = 60.0
+"""All VMs, also preemptible ones: by the second, one minute at least (cloud.google.com/compute/vm-instance-pricing)."""
 CONSOLE_MAX_B = 64 * 1024
 _OFF = frozenset({InstanceState.TERMINATING, InstanceState.STOPPED})
 _ENDING = frozenset({InstanceState.TERMINATING, InstanceState.PREEMPTED, InstanceState.GONE})
@@ -86,6 +89,8 @@ class GceProvider:
             user_data_max_b=USER_DATA_MAX_B,
             ends_itself=False,
             user_data_private=False,
+            billing_increment_s=BILLING_INCREMENT_S,
+            billing_minimum_s=BILLING_MINIMUM_S,
         )
 
     async def offers(self) -> Sequence[Offer]:

@@ -26,6 +26,8 @@ from providers.lambda_cloud.offers import to_offers
 from providers.lambda_cloud.settings import LambdaSettings
 
 USER_DATA_MAX_B = 1_000_000
+BILLING_INCREMENT_S = 60.0
+"""On-demand instances are billed in one-minute increments (docs.lambda.ai/public-cloud/billing)."""
 SSH_KEYS_TTL_S = 600.0
 ENDING = frozenset({InstanceState.TERMINATING, InstanceState.GONE})
 
@@ -56,6 +58,7 @@ class LambdaProvider:
             user_data_max_b=USER_DATA_MAX_B,
             launch_spacing_s=self._settings.launch_spacing_s,
             user_data_private=False,
+            billing_increment_s=BILLING_INCREMENT_S,
         )
 
     async def offers(self) -> Sequence[Offer]:

@@ -29,6 +29,8 @@ from providers.paperspace.scripts import StartupScripts
 from providers.paperspace.settings import PaperspaceSettings
 
 USER_DATA_MAX_B = 16384  # the vendor documents no limit of a startup script; stage 1 is half of this
+BILLING_INCREMENT_S = 1.0
+"""Hourly machines are billed by the second (paperspace.com/pricing), from start to deletion."""
 
 
 class PaperspaceProvider:
@@ -59,7 +61,12 @@ class PaperspaceProvider:
 
         The API and the console show a machine's startup script to the whole team until meshd deletes it.
         """
-        return ProviderCapabilities(tags=False, user_data_max_b=USER_DATA_MAX_B, user_data_private=False)
+        return ProviderCapabilities(
+            tags=False,
+            user_data_max_b=USER_DATA_MAX_B,
+            user_data_private=False,
+            billing_increment_s=BILLING_INCREMENT_S,
+        )
 
     async def offers(self) -> Sequence[Offer]:
         """Types by region, with prices from the settings or the shipped table, and whether there is capacity."""

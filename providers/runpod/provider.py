@@ -36,6 +36,8 @@ DELETIONS_KEPT = timedelta(hours=1)
 
 USER_DATA_MAX_B = 16 * 1024
 """RunPod documents no limit. In base64 this is far below the 128 KiB that Linux allows for one argument."""
+BILLING_INCREMENT_S = 1.0
+"""Pods are billed by the second (docs.runpod.io/pods/pricing); the credit is charged every minute."""
 
 
 class AcceptedDeletions:
@@ -104,6 +106,7 @@ class RunpodProvider:
             user_data_max_b=USER_DATA_MAX_B,
             user_data_private=False,
             foreign_hosts="community" in self._settings.clouds,
+            billing_increment_s=BILLING_INCREMENT_S,
         )
 
     async def offers(self) -> Sequence[Offer]:

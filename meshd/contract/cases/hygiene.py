@@ -32,6 +32,8 @@ class HygieneCases(Cases):
     async def test_capabilities_are_usable(self, provider: Provider) -> None:
         assert provider.capabilities.user_data_max_b >= 8192
         assert provider.capabilities.launch_spacing_s >= 0
+        assert 1 <= provider.capabilities.billing_increment_s <= 3600
+        assert 0 <= provider.capabilities.billing_minimum_s <= 3600
 
     async def test_machines_are_as_the_capabilities_say(self, rig: Rig, provider: Provider) -> None:
         """The other capabilities have cases of their own: spot, tags, idempotent_launch, user_data_max_b, ..."""

@@ -101,11 +101,33 @@ class StandInSlurm:
                 return self._reconfigure(argv, timeout_s, check)
             case ["squeue", *_]:
                 lines = [
-                    SEPARATOR.join([i, "u", "a", "RUNNING", node, "None", "1", "N/A", "N/A", "(null)", age, "", "", "1", "1", "", "\n"])
+                    SEPARATOR.join(
+                        [
+                            i,
+                            "u",
+                            "a",
+                            "RUNNING",
+                            node,
+                            "None",
+                            "1",
+                            "N/A",
+                            "N/A",
+                            "(null)",
+                            age,
+                            "",
+                            "",
+                            "1",
+                            "1",
+                            "",
+                            "\n",
+                        ]
+                    )
                     for i, node, age in self.jobs
                 ]
                 lines += [
-                    SEPARATOR.join([str(i), "u", part, "PENDING", "", "", "1", "", "", "", "0:00", nodes, "", "1", "1", "", "\n"])
+                    SEPARATOR.join(
+                        [str(i), "u", part, "PENDING", "", "", "1", "", "", "", "0:00", nodes, "", "1", "1", "", "\n"]
+                    )
                     for i, (part, nodes) in enumerate(self.waiting, 90)
                 ]
                 return self._end(argv, 0, "".join(lines), check)
