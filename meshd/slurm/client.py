@@ -6,14 +6,16 @@ A query that fails raises SlurmError: the caller then knows nothing, and must no
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from meshd.errors import CommandError, CommandNotFound, CommandTimeout, MeshdError, SlurmError
 from meshd.model.observed import SlurmNode, SlurmReservation, SlurmView
 from meshd.runtime.run import Runner
 from meshd.slurm.capabilities import SlurmCapabilities, SlurmVersion, capabilities, parse_version
+from meshd.slurm.changes import SlurmChanges
+from meshd.slurm.power_saving import PowerSaving, power_saving
 from meshd.slurm.show import (
     JOB_FORMAT,
     accounting_host,
@@ -33,10 +35,8 @@ from meshd.slurm.show import (
 )
 
 PING_TIMEOUT_S = 5.0
-
-_SLOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_ALREADY = "Invalid node state specified"
-_CLOSED = frozenset({"DRAIN", "DOWN", "FAIL", "FUTURE"})
+POWER_SAVING_S = 5.0
+"""How long what was read of power saving is believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,15 @@ class Accounting:
     error: str = ""
 
 
-class SlurmClient:
+class SlurmClient(SlurmChanges):
     """Runs Slurm's commands. Safe to use from several tasks at once; it holds no lock."""
 
-    def __init__(self, run: Runner, timeout_s: float) -> None:
+    def __init__(self, run: Runner, timeout_s: float, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         """Run every command with `run`, and end it after `timeout_s` seconds."""
         self._run = run
         self._timeout_s = timeout_s
+        self._monotonic_s = monotonic_s
+        self._power: tuple[float, PowerSaving] | None = None
         self._version: SlurmVersion | None = None
         self._slurm_user = "root"
         self._config: asyncio.Future[str] | None = None
@@ -147,9 +149,24 @@ class SlurmClient:
             SlurmError: one of the queries failed or cannot be read.
         """
         version = await self.version()
+        power = await self.power_saving()
         nodes = await self.nodes()
         jobs = parse_jobs(await self._queue())
-        return SlurmView(version=str(version), nodes=nodes, jobs=jobs, slurm_user=self._slurm_user)
+        return SlurmView(
+            version=str(version), nodes=nodes, jobs=jobs, slurm_user=self._slurm_user, power_saving=power.on,
+            suspend_exc=power.stays(nodes),
+        )  # fmt: skip
+
+    async def power_saving(self) -> PowerSaving:
+        """Slurm's power saving. Read again every few seconds: who reconfigures or restarts slurmctld may change it.
+
+        Raises:
+            SlurmError: slurmctld does not answer, or its answer cannot be read.
+        """
+        now_s = self._monotonic_s()
+        if self._power is None or now_s - self._power[0] >= POWER_SAVING_S:
+            self._power = now_s, power_saving(await self._call(["scontrol", "show", "config"]))
+        return self._power[1]
 
     async def nodes(self) -> dict[str, SlurmNode]:
         """The nodes, by name.
@@ -189,41 +206,6 @@ class SlurmClient:
             raise SlurmError(str(error)) from error
         return ping_says_up(result.stdout + result.stderr)
 
-    async def drain(self, slot: str, reason: str) -> None:
-        """Let running jobs end and start no new ones. `reason` must name its author, for people who read it.
-
-        Raises:
-            SlurmError: Slurm refused.
-        """
-        await self._update(slot, "drain", reason)
-
-    async def set_down(self, slot: str, reason: str) -> None:
-        """Set the node DOWN at once: Slurm ends its jobs, and requeues those that allow it. No instance is behind it.
-
-        Raises:
-            SlurmError: Slurm refused.
-        """
-        await self._update(slot, "down", reason)
-        if (await self.capabilities()).has_instances:
-            name = f"nodename={_checked(_SLOT, slot)}"
-            await self._call(["scontrol", "update", name, "instanceid=", "instancetype="])
-
-    async def resume(self, slot: str) -> None:
-        """Open the node to jobs. No error when it is open already.
-
-        Raises:
-            SlurmError: Slurm refused.
-        """
-        try:
-            await self._call(["scontrol", "update", f"nodename={_checked(_SLOT, slot)}", "state=resume"])
-        except SlurmError as error:
-            if _ALREADY not in str(error):
-                raise
-            text = await self._call(["scontrol", "show", "node", slot, "-o"])
-            node = parse_nodes(text).get(slot)
-            if node is None or node.states & _CLOSED:
-                raise
-
     async def reconfigure(self) -> None:
         """Make slurmctld read its files again.
 
@@ -232,12 +214,8 @@ class SlurmClient:
         Raises:
             SlurmError: slurmctld refused, or did not answer in time; after a timeout it may still have reconfigured.
         """
+        self._power = None
         await self._call(["scontrol", "reconfigure"])
-
-    async def _update(self, slot: str, state: str, reason: str) -> None:
-        text = " ".join(reason.split())
-        name = f"nodename={_checked(_SLOT, slot)}"
-        await self._call(["scontrol", "update", name, f"state={state}", f"reason={text}"])
 
     async def _queue(self) -> str:
         return await self._call(["squeue", "-h", "-a", "-r", "-O", JOB_FORMAT])
@@ -246,14 +224,8 @@ class SlurmClient:
         try:
             return (await self._run(argv, timeout_s=self._timeout_s)).stdout
         except CommandError as error:
-            self._version = None
+            self._version = self._power = None
             raise SlurmError(f"{' '.join(argv[:2])}: {error.stderr.strip()[-1000:] or error}") from error
         except (CommandTimeout, CommandNotFound) as error:
-            self._version = None
+            self._version = self._power = None
             raise SlurmError(str(error)) from error
-
-
-def _checked(pattern: re.Pattern[str], text: str) -> str:
-    if not pattern.fullmatch(text):
-        raise SlurmError(f"{text!r} is not a name that Slurm could know")
-    return text

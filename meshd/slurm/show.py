@@ -101,8 +101,8 @@ def _node(line: str) -> SlurmNode:
         reason=plain(reason, REASON_MAX_CHARS),
         reason_by=by,
         reason_at=at,
-        partitions=_items(_word(head, "Partitions")),
-        features=_items(_word(head, "ActiveFeatures") or _word(head, "AvailableFeatures")),
+        partitions=items(_word(head, "Partitions")),
+        features=items(_word(head, "ActiveFeatures") or _word(head, "AvailableFeatures")),
         gres=_word(head, "Gres"),
         version=_word(head, "Version"),
     )
@@ -114,7 +114,7 @@ def _word(head: str, key: str) -> str:
     if at < 0:
         return ""
     start = at + len(key) + 2
-    return _filled(head[start : head.find(" ", start)])
+    return filled(head[start : head.find(" ", start)])
 
 
 def _reason(tail: str) -> tuple[str, str, datetime | None]:
@@ -153,15 +153,15 @@ def _job(line: str) -> SlurmJob:
         user=field["UserName"],
         partition=field["Partition"],
         state=field["State"].upper(),
-        nodes=hostlist(_filled(field["NodeList"])),
-        state_reason=plain(_filled(field["Reason"]), REASON_MAX_CHARS),
+        nodes=hostlist(filled(field["NodeList"])),
+        state_reason=plain(filled(field["Reason"]), REASON_MAX_CHARS),
         gpus=gpus_of(field["tres-per-job"]) or gpus_of(field["tres-per-node"]) * count,
-        features=_filled(field["Feature"]),
-        required_nodes=hostlist(_filled(field["ReqNodes"])) if field["ReqNodes"] else (),
-        account=_filled(field["Account"]),
+        features=filled(field["Feature"]),
+        required_nodes=hostlist(filled(field["ReqNodes"])) if field["ReqNodes"] else (),
+        account=filled(field["Account"]),
         batch=field["BatchFlag"] == "1",
         requeue=field["Requeue"] == "1",
-        admin_comment=plain(_filled(field["admin_comment"]), REASON_MAX_CHARS),
+        admin_comment=plain(filled(field["admin_comment"]), REASON_MAX_CHARS),
     )
 
 
@@ -328,10 +328,11 @@ def ping_says_up(text: str) -> bool:
     raise SlurmError(f"scontrol ping: {text.strip()[:200]!r}")
 
 
-def _filled(text: str) -> str:
+def filled(text: str) -> str:
     """The text; "" for `(null)`, `N/A`, `None` and `n/a`."""
     return "" if text in {"(null)", "N/A", "None", "n/a"} else text
 
 
-def _items(text: str) -> tuple[str, ...]:
-    return tuple(item for item in _filled(text).split(",") if item)
+def items(text: str) -> tuple[str, ...]:
+    """The items of a list with commas."""
+    return tuple(item for item in filled(text).split(",") if item)

@@ -46,3 +46,62 @@ async def test_those_who_ask_for_the_settings_at_once_share_one_command() -> Non
     with pytest.raises(SlurmError):
         await client.node_settings()
     assert scontrol.calls == 2
+
+
+class Recorder:
+    """A scontrol that notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+
+    async def __call__(self, argv: Sequence[str], **_: Any) -> Result:
+        self.calls.append(list(argv))
+        return Result(tuple(argv), 0, CONFIG, "")
+
+
+async def test_many_slots_are_one_command() -> None:
+    scontrol = Recorder()
+    client = SlurmClient(scontrol, 1.0)
+    slots = [*(f"h100-{index}" for index in range(1, 1001)), "a100-7"]
+    await client.power_down(slots, "meshd:  no\ncapacity", force=True)
+    await client.drain_slots([], "meshd: nothing")
+    assert scontrol.calls == [
+        ["scontrol", "update", "nodename=a100-7,h100-[1-1000]", "state=power_down_force", "reason=meshd: no capacity"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"wait_s": 600.4}, ["starttime=now+600"]),
+        ({"wait_s": 0}, ["starttime=now"]),
+        ({"requeue": True, "admin_comment": "meshd: no\n capacity"}, ["requeue=1", "admincomment=meshd: no capacity"]),
+        ({"admin_comment": ""}, ["admincomment="]),
+    ],
+)
+async def test_a_change_of_a_job(changes: dict[str, Any], words: list[str]) -> None:
+    scontrol = Recorder()
+    await SlurmClient(scontrol, 1.0).update_job("7_3", **changes)
+    assert scontrol.calls == [["scontrol", "update", "jobid=7_3", *words]]
+
+
+@pytest.mark.parametrize("job", ["", "7;reboot", "name", "-1", "7_[1-2]"])
+async def test_only_the_id_of_one_job_reaches_slurm(job: str) -> None:
+    scontrol = Recorder()
+    with pytest.raises(SlurmError):
+        await SlurmClient(scontrol, 1.0).requeue(job)
+    assert not scontrol.calls
+
+
+async def test_power_saving_is_read_again_when_it_may_have_changed() -> None:
+    now_s, scontrol = [0.0], Recorder()
+    client = SlurmClient(scontrol, 1.0, lambda: now_s[0])
+    await client.power_saving()
+    now_s[0] = 4.0
+    await client.power_saving()
+    assert len(scontrol.calls) == 1
+    await client.reconfigure()
+    await client.power_saving()
+    now_s[0] = 10.0
+    await client.power_saving()
+    assert [call[1] for call in scontrol.calls] == ["show", "reconfigure", "show", "show"]

@@ -1,0 +1,179 @@
+"""I/O: changes of slurmctld's nodes and jobs through scontrol. Host lists: 1,000 slots are one command."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+
+from ClusterShell.NodeSet import NodeSet
+
+from meshd.errors import SlurmError
+from meshd.slurm.capabilities import SlurmCapabilities
+from meshd.slurm.show import parse_nodes
+
+_SLOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_JOB = re.compile(r"[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?")
+_ALREADY = "Invalid node state specified"
+_CLOSED = frozenset({"DRAIN", "DOWN", "FAIL", "FUTURE"})
+
+
+class SlurmChanges(ABC):
+    """The part of SlurmClient that changes something."""
+
+    @abstractmethod
+    async def capabilities(self) -> SlurmCapabilities:
+        """What the running slurmctld can do. Raises SlurmError."""
+
+    @abstractmethod
+    async def _call(self, argv: Sequence[str]) -> str: ...
+
+    async def drain(self, slot: str, reason: str) -> None:
+        """Let running jobs end and start no new ones. `reason` must name its author, for people who read it.
+
+        Raises:
+            SlurmError: Slurm refused.
+        """
+        await self._update(slot, "drain", reason)
+
+    async def set_down(self, slot: str, reason: str) -> None:
+        """Set the node DOWN at once: Slurm ends its jobs, and requeues those that allow it. No instance is behind it.
+
+        Raises:
+            SlurmError: Slurm refused.
+        """
+        await self._update(slot, "down", reason)
+        if (await self.capabilities()).has_instances:
+            name = f"nodename={_checked(_SLOT, slot)}"
+            await self._call(["scontrol", "update", name, "instanceid=", "instancetype="])
+
+    async def resume(self, slot: str) -> None:
+        """Open the node to jobs. No error when it is open already.
+
+        Raises:
+            SlurmError: Slurm refused.
+        """
+        try:
+            await self._call(["scontrol", "update", f"nodename={_checked(_SLOT, slot)}", "state=resume"])
+        except SlurmError as error:
+            if _ALREADY not in str(error):
+                raise
+            text = await self._call(["scontrol", "show", "node", slot, "-o"])
+            node = parse_nodes(text).get(slot)
+            if node is None or node.states & _CLOSED:
+                raise
+
+    async def drain_slots(self, slots: Collection[str], reason: str) -> None:
+        """Drain many slots with one command.
+
+        Raises:
+            SlurmError: Slurm refused; it may have drained some of them.
+        """
+        await self._update_slots(slots, "drain", reason)
+
+    async def resume_slots(self, slots: Collection[str]) -> None:
+        """Lift the drain of many slots. One that powers down counts as powered down from then on.
+
+        Raises:
+            SlurmError: Slurm refused; it may have resumed some of them.
+        """
+        await self._update_slots(slots, "resume", "")
+
+    async def down_slots(self, slots: Collection[str], reason: str) -> None:
+        """Set many slots DOWN at once: Slurm ends their jobs, and requeues those that allow it.
+
+        Raises:
+            SlurmError: Slurm refused; it may have set some of them DOWN.
+        """
+        await self._update_slots(slots, "down", reason)
+
+    async def power_down(self, slots: Collection[str], reason: str = "", *, force: bool = False) -> None:
+        """Have Slurm power slots down. No job comes onto them from then on.
+
+        A node that powers up is powered down only with `force` (measured on 24.11.5).
+
+        Args:
+            slots: of any pools.
+            reason: for people; "" keeps the reason that Slurm has.
+            force: at once, and the jobs on them end. Without it Slurm waits for their jobs.
+
+        Raises:
+            SlurmError: Slurm refused; it may have taken some of them.
+        """
+        await self._update_slots(slots, "power_down_force" if force else "power_down_asap", reason)
+
+    async def power_up(self, slots: Collection[str]) -> None:
+        """Have Slurm power slots up, as for a job.
+
+        Raises:
+            SlurmError: Slurm refused; it may have taken some of them.
+        """
+        await self._update_slots(slots, "power_up", "")
+
+    async def requeue(self, job: str) -> None:
+        """Put a batch job back into the queue, as one that never started. Its nodes are free at once.
+
+        Raises:
+            SlurmError: Slurm refused: the job has ended, or is none that may be requeued.
+        """
+        await self._call(["scontrol", "requeue", _checked(_JOB, job)])
+
+    async def update_job(
+        self, job: str, *, wait_s: float | None = None, admin_comment: str | None = None, requeue: bool | None = None
+    ) -> None:
+        """Change a job; what is None stays.
+
+        Args:
+            job: its id.
+            wait_s: it starts so many seconds from now at the earliest. Only a pending job has a start time to change.
+            admin_comment: one line for people.
+            requeue: whether Slurm may requeue it.
+
+        Raises:
+            SlurmError: Slurm refused, or the job has ended.
+        """
+        changes = []
+        if wait_s is not None:
+            changes.append(f"starttime=now+{wait_s:.0f}" if wait_s >= 1 else "starttime=now")
+        if requeue is not None:
+            changes.append(f"requeue={requeue:d}")
+        if admin_comment is not None:
+            changes.append(f"admincomment={_one_line(admin_comment)}")
+        await self._call(["scontrol", "update", f"jobid={_checked(_JOB, job)}", *changes])
+
+    async def tell(self, job: str, message: str) -> None:
+        """Show a line to the person who waits for a job at a terminal (salloc, srun).
+
+        Raises:
+            SlurmError: Slurm refused, or the job has ended.
+        """
+        await self._call(["scontrol", "notify", _checked(_JOB, job), _one_line(message)])
+
+    async def cancel(self, job: str) -> None:
+        """End a job.
+
+        Raises:
+            SlurmError: Slurm refused.
+        """
+        await self._call(["scancel", _checked(_JOB, job)])
+
+    async def _update(self, slot: str, state: str, reason: str) -> None:
+        await self._update_slots([slot], state, reason)
+
+    async def _update_slots(self, slots: Collection[str], state: str, reason: str) -> None:
+        """One command for all slots: slurmctld takes a host list."""
+        if not slots:
+            return
+        names = NodeSet.fromlist(_checked(_SLOT, slot) for slot in slots)
+        why = [f"reason={_one_line(reason)}"] if reason else []
+        await self._call(["scontrol", "update", f"nodename={names}", f"state={state}", *why])
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _checked(pattern: re.Pattern[str], text: str) -> str:
+    if not pattern.fullmatch(text):
+        raise SlurmError(f"{text!r} is not a name that Slurm could know")
+    return text
