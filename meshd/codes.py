@@ -160,6 +160,23 @@ class WarningCode(StrEnum):
     OPTION_DROPPED = "option_dropped"
 
 
+class DemandCode(StrEnum):
+    """Why no machine can be had now for a slot that Slurm powers up."""
+
+    AUTH_KEY_DEAD = "auth_key_dead"
+    NO_IPV4 = "no_ipv4"
+    POOL_COOLING = "pool_cooling"
+    NO_CAPACITY = "no_capacity"
+    """Every offer that suits has refused or failed lately."""
+    NO_OFFER = "no_offer"
+    """No offer suits the pool."""
+    PLACE = "place"
+    """The place of the job's other machines cannot give the rest, and they cannot move."""
+    LIMIT_IN_ALL = "limit_in_all"
+    """It would cost more per hour than the pool may."""
+    BUDGET = "budget"
+
+
 class CheckName(StrEnum):
     """The checks of `meshctl doctor`: `name` of a row. A row of a provider has the provider's name behind it."""
 

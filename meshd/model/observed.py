@@ -121,9 +121,19 @@ class SlurmNode:
     reason_at: datetime | None = None
 
     @property
-    def busy(self) -> bool:
-        """Whether a job runs on it or is just ending."""
+    def powering_up(self) -> bool:
+        """Whether Slurm wants it and its slurmd has not registered since. So none of its jobs can run yet."""
+        return bool(self.states & {"POWERING_UP", "POWER_UP"})
+
+    @property
+    def held(self) -> bool:
+        """Whether a job has it, running or not, or is just ending."""
         return bool(self.states & {"ALLOCATED", "MIXED", "COMPLETING"})
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job runs on it, may start at any moment, or is just ending."""
+        return self.held and ("COMPLETING" in self.states or not self.powering_up)
 
     @property
     def up(self) -> bool:
@@ -134,6 +144,9 @@ class SlurmNode:
             "UNKNOWN",
             "DOWN",
             "POWERED_DOWN",
+            "POWERING_UP",
+            "POWER_UP",
+            "POWERING_DOWN",
             "FUTURE",
         }
 
@@ -205,8 +218,15 @@ class SlurmView:
     suspend_exc: frozenset[str] = frozenset()
 
     def jobs_on(self, slot: str) -> tuple[str, ...]:
-        """Ids of the jobs that hold this slot."""
+        """Ids of the jobs that hold this slot, also of those that only wait for it."""
         return tuple(job.id for job in self.jobs if slot in job.nodes)
+
+    def running_on(self, slot: str) -> tuple[str, ...]:
+        """Ids of the jobs that may have a process on this slot.
+
+        A CONFIGURING job has none anywhere. On a node that is up it may start at any moment: then the node is `busy`.
+        """
+        return tuple(job.id for job in self.jobs if slot in job.nodes and not job.configuring)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from meshd.codes import WarningCode
+from meshd.codes import DemandCode, WarningCode
 from meshd.model.ids import MachineName
 from meshd.model.machine import FailureCause, Phase, Removal, UnfitReason
 from meshd.provider_api import Instance, Offer
@@ -42,10 +43,19 @@ def _snake(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RequestMachine(Step):
-    """Journal a new machine for the slot `subject`; nothing is rented yet."""
+    """Journal a new machine for the slot `subject`; nothing is rented yet.
+
+    Attributes:
+        by_queue: Slurm powers the slot up. False: for a target.
+        for_jobs: the jobs that wait for the slot; () where a person powered it up.
+        gang: joins the machines that are best ordered in one call; "" for a call of its own.
+    """
 
     pool: str
     offer: Offer
+    by_queue: bool = False
+    for_jobs: tuple[str, ...] = ()
+    gang: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +251,57 @@ class Warn(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedDemand:
+    """Slots that Slurm powers up, and for which no machine can be had now.
+
+    Attributes:
+        jobs: those that wait for the slots, and that go back to the queue; () where a person powered the slots up.
+        slots: all slots of these jobs that lack a machine, in order.
+        code: why, as a word that stays the same.
+        reason: why, in one sentence.
+        until: when it is worth trying again. It stays the same from tick to tick while nothing changes.
+    """
+
+    pool: str
+    jobs: tuple[str, ...]
+    slots: tuple[str, ...]
+    code: DemandCode
+    reason: str
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSlots:
+    """How many of a pool's slots without a machine are worth powering up now.
+
+    Attributes:
+        count: for so many, machines can be had as far as is known.
+        code: why not for more; None where `count` is the number of the free slots.
+        reason: the same in one sentence; "" likewise.
+        until: when it is worth trying again; None likewise.
+    """
+
+    count: int
+    code: DemandCode | None = None
+    reason: str = ""
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps in the order in which they are begun."""
+    """Steps in the order in which they are begun, and what else follows for Slurm's slots.
+
+    Attributes:
+        refused: the demand that cannot be had.
+        open_slots: by pool, for the pools that Slurm's queue drives. A pool is missing while that is not known.
+        unwanted_slots: slots that Slurm powers up and nobody waits for: their jobs are gone.
+    """
 
     steps: tuple[Step, ...] = ()
     warnings: tuple[Warn, ...] = field(default=())
+    refused: tuple[RefusedDemand, ...] = ()
+    open_slots: Mapping[str, OpenSlots] = field(default_factory=dict)
+    unwanted_slots: tuple[str, ...] = ()
 
     def of(self, machine: MachineName) -> tuple[Step, ...]:
         """The steps about one machine."""

@@ -170,7 +170,7 @@ def _draining(m: Machine, context: Context) -> str:
     why = m.failure or m.reason
     if context.slurm is None:
         return f"it is to leave ({why}), and waits until Slurm can be read: whether it has jobs is not known"
-    jobs = context.slurm.jobs_on(m.slot)
+    jobs = context.slurm.running_on(m.slot)
     waits = f"waits for job {', '.join(jobs)} to end" if jobs else "is about to leave Slurm"
     return f"it takes no new jobs ({why}) and {waits}"
 

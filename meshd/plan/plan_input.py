@@ -99,7 +99,8 @@ class PlanInput:
         peers_since: since when it has been believed without a break. Deadlines that wait for a device count from then.
         slurm: as read at `slurm_at`; None when Slurm did not answer recently.
         slurm_since: since when it has answered without a break.
-        jobs: by slot, the ids of its jobs.
+        jobs: by slot, the ids of the jobs that run there.
+        configuring_jobs: by slot, the ids of the CONFIGURING jobs that have it. None of their processes runs anywhere.
         node_addrs, dead_key: see Snapshot.
         no_ipv4: why the tailnet cannot carry the cluster; "" when it can.
         view: what the verdicts on single nodes need.
@@ -118,6 +119,7 @@ class PlanInput:
     slurm_at: datetime | None
     slurm_since: datetime | None
     jobs: Mapping[str, tuple[str, ...]]
+    configuring_jobs: Mapping[str, tuple[str, ...]]
     node_addrs: Mapping[str, str]
     dead_key: str
     no_ipv4: str
@@ -141,9 +143,11 @@ class PlanInput:
         slurm = snapshot.slurm.value if believed(snapshot.slurm, policy, now) else None
         peers = _peers(snapshot)
         jobs: dict[str, tuple[str, ...]] = {}
+        configuring_jobs: dict[str, tuple[str, ...]] = {}
         for job in slurm.jobs if slurm else ():
+            of = configuring_jobs if job.configuring else jobs
             for slot in job.nodes:
-                jobs[slot] = (*jobs.get(slot, ()), job.id)
+                of[slot] = (*of.get(slot, ()), job.id)
         return PlanInput(
             now=now,
             policy=policy,
@@ -158,6 +162,7 @@ class PlanInput:
             slurm_at=snapshot.slurm.at if slurm is not None and isinstance(snapshot.slurm, Fresh) else None,
             slurm_since=_since(snapshot.slurm) if slurm is not None else None,
             jobs=jobs,
+            configuring_jobs=configuring_jobs,
             node_addrs=snapshot.node_addrs,
             dead_key=snapshot.dead_key,
             no_ipv4=head_without_ipv4(snapshot.tailnet.value) if isinstance(snapshot.tailnet, Fresh) else "",
@@ -189,7 +194,10 @@ class PlanInput:
         return (self.now - (machine.heartbeat_at or machine.created_at)).total_seconds()
 
     def idle(self, machine: Machine) -> bool:
-        """Whether it is known that no job runs on the machine's slot."""
+        """Whether it is known that no job runs on the machine's slot, nor may start there at any moment.
+
+        A job that holds a slot whose node has not registered yet can do neither.
+        """
         if self.slurm is None:
             return False
         node = self.slurm.nodes.get(machine.slot)

@@ -86,7 +86,7 @@ def removals_to_cancel(
     """
     able = sorted(
         (m for m in machines if m.removal is Removal.SCALE_DOWN and not m.failure and _can_stay(m)),
-        key=lambda m: (not given.jobs.get(m.slot), m.created_at, m.name),
+        key=lambda m: (not (given.jobs.get(m.slot) or given.configuring_jobs.get(m.slot)), m.created_at, m.name),
     )
     chosen = _Kept(pool, target, missing, supply(machines))
     for machine in able:

@@ -138,9 +138,9 @@ def _waiting_for_jobs(machines: Sequence[Machine], plan: s.PlanView, slurm: Slur
     leaving = {row.subject for row in plan.steps if row.action == "remove"}
     leaving |= {m.name for m in machines if m.phase is Phase.DRAINING}
     return [
-        s.WaitingFor(slot=m.slot, machine=m.name, jobs=list(slurm.jobs_on(m.slot)))
+        s.WaitingFor(slot=m.slot, machine=m.name, jobs=list(slurm.running_on(m.slot)))
         for m in machines
-        if slurm and m.name in leaving and slurm.jobs_on(m.slot)
+        if slurm and m.name in leaving and slurm.running_on(m.slot)
     ]
 
 

@@ -118,7 +118,7 @@ class CloudSteps:
             Machine(
                 name=name, pool=PoolName(step.pool), slot=SlotName(step.subject), provider=step.offer.provider,
                 offer=step.offer, phase=Phase.REQUESTED, phase_since=now, created_at=now, reason=step.reason,
-                region=step.offer.region,
+                region=step.offer.region, by_queue=step.by_queue, for_jobs=step.for_jobs, gang=step.gang,
             ),
             f"{step.reason}; {price_words(step.offer)}",
         )  # fmt: skip

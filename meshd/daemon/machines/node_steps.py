@@ -188,7 +188,7 @@ class NodeSteps:
         """Take the machine out of Slurm, after one more look that no job is on it."""
         machine = self._machine_store.get(step.subject)
         view = await self._slurm.view()
-        jobs = view.jobs_on(step.slot)
+        jobs = view.running_on(step.slot)
         node = view.nodes.get(step.slot)
         ours = node is not None and node.node_addr == machine.tailnet_ip
         busy = bool(jobs) or (node is not None and node.busy)
@@ -241,7 +241,7 @@ class NodeSteps:
         node = view.nodes.get(machine.slot)
         if node is None or node.node_addr != machine.tailnet_ip or not node.up:
             return ""
-        jobs = view.jobs_on(machine.slot)
+        jobs = view.running_on(machine.slot)
         if not node.drained:
             await self._slurm.drain(machine.slot, f"{OURS} {machine.failure or machine.reason}"[:250])
         elif not node.busy and not jobs:

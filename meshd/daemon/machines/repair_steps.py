@@ -93,7 +93,7 @@ class NodeRepairs:
         machine = self._machine_store.get(step.subject)
         view = await self._slurm.view()
         node = view.nodes.get(step.slot)
-        busy = view.jobs_on(step.slot) or (node is not None and node.busy)
+        busy = view.running_on(step.slot) or (node is not None and node.busy)
         fit = machine.unfit_reason is None
         if machine.phase is not Phase.READY or machine.removal or busy or fit:
             return
