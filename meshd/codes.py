@@ -77,6 +77,8 @@ class ProblemCode(StrEnum):
     MACHINE_LEFT_OUT = "machine_left_out"
     SLOT_LINE_KEPT = "slot_line_kept"
     POOL_LINES_KEPT = "pool_lines_kept"
+    PROMISE_WAITS = "promise_waits"
+    PROMISE_SMALL = "promise_small"
     GPU_RANGE_UNUSED = "gpu_range_unused"
     GPUS_OPEN = "gpus_open"
     TASK_PROLOG_OFF = "task_prolog_off"
@@ -256,6 +258,7 @@ class EventKind(StrEnum):
 
     # People and keys.
     TARGET = "target"
+    PROMISE = "promise"
     DRAIN = "drain"
     UNDRAIN = "undrain"
     AUTH_KEY = "auth_key"
@@ -371,3 +374,4 @@ class JoinCode(StrEnum):
     GPUS_MISSING = "gpus_missing"
     GPUS_FAULTY = "gpus_faulty"
     GPU_MODEL = "gpu_model"
+    PROMISE = "promise"

@@ -147,11 +147,11 @@ class PoolSettings(_Table):
         None, description="also rent machines with up to this many GPUs; none: exactly gpus_per_node"
     )
     arch: Literal["x86_64", "arm64"] = Field("x86_64", description="CPU architecture of all machines of the pool")
-    cpus_min: Annotated[int, Field(gt=0, le=COUNT_MAX)] = Field(
-        1, description="what a free slot promises; the smallest machine"
+    cpus_min: Annotated[int, Field(gt=0, le=COUNT_MAX)] | None = Field(
+        None, description="of the smallest machine; a free slot promises this. None: by what can be rented, or 1"
     )
-    memory_min_mib: Annotated[int, Field(gt=0, le=MEMORY_MAX_MIB)] = Field(
-        1024, description="what a free slot promises"
+    memory_min_mib: Annotated[int, Field(gt=0, le=MEMORY_MAX_MIB)] | None = Field(
+        None, description="likewise; none: by what can be rented, or 1024"
     )
     max_nodes: Annotated[int, Field(gt=0, le=10000)] = 8
     providers: tuple[str, ...] = Field((), description="in order of preference; empty: every enabled one")

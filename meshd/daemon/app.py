@@ -42,6 +42,7 @@ from meshd.daemon.observe.sources import Sources
 from meshd.daemon.ports import Ports
 from meshd.daemon.prices.prices import Prices
 from meshd.daemon.prices.service import build as build_prices
+from meshd.daemon.promises import PoolPromises
 from meshd.daemon.providers.guards import Guards
 from meshd.daemon.reporting import Report
 from meshd.daemon.service_status import ServiceStatus
@@ -112,11 +113,17 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     machine_logs = MachineLogs(
         agents, providers, ports.kept_logs, clock, lambda machine: nodes.node_tokens.keep_out_of_texts(machine)
     )
+    promises = PoolPromises(
+        live, journal, {name: one.capabilities for name, one in providers.items()}, sources.seen_offers, sources.slurm,
+        clock,
+    )  # fmt: skip
     slurm_files = SlurmFilesController(
         live, journal, ports.slurm, clock, sources.slurm, awake.set, quiesce.wait_until_quiet,
-        pod_providers=frozenset(pod_limits(providers)), write=ports.slurm_files,
+        pod_providers=frozenset(pod_limits(providers)), promises=lambda: promises.current, write=ports.slurm_files,
     )  # fmt: skip
-    desired = DesiredState(live, journal, providers, slurm_files, clock, may_change_devices=keys.api is not None)
+    desired = DesiredState(
+        live, journal, providers, slurm_files, promises, clock, may_change_devices=keys.api is not None
+    )
     head_key = HeadKey(settings.cluster.ssh_key)
     accounts = HeadAccounts(ports.accounts, live, clock, settings.cluster.state_dir)
     node_settings = NodeSettings(
@@ -144,18 +151,18 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         user_data=UserDataMaker(live, keys, auth_key.machine_keys, ports.tokens, tailnet, providers),
         desired=desired, snapshot=snapshot, list_again=sources.list_again, reports=reports, logs=logs,
         machine_logs=machine_logs, wait_until_quiet=quiesce.wait_until_quiet, awake=awake,
-        followers=(live, roster, head_exports, node_settings, slurm_files),
+        followers=(live, promises, roster, head_exports, node_settings, slurm_files),
         tick_took_s=metrics.tick_seconds.observe,
     )  # fmt: skip
     nodes = build_nodes(
         live, store, tokens=ports.tokens, agents=agents, reports=reports, tailnet=tailnet, slurm=sources.slurm,
         addresses=keys.api, whois=ports.tailscaled, munge=ports.munge, munge_key=munge_key.controller,
         node_steps=machines.node_steps, providers=providers, agent_spoke=auth_key.controller.agent_spoke,
-        node_settings=node_settings,
+        node_settings=node_settings, promises=lambda: promises.current,
     )  # fmt: skip
     prices = build_prices(providers, ports.price_files, sources, live, journal, desired, clock)
     controllers: list[Controller] = [
-        machines.controller, slurm_files, roster, head_exports, accounts, node_settings, nodes.node_tokens,
+        promises, machines.controller, slurm_files, roster, head_exports, accounts, node_settings, nodes.node_tokens,
         auth_key.controller,
         auth_key.machine_keys, auth_key.spares, munge_key.controller, prices.controller, logs, lag,
     ]  # fmt: skip

@@ -8,8 +8,10 @@ from dataclasses import replace
 from meshd import gpus
 from meshd.codes import JoinCode
 from meshd.errors import JoinRefused
+from meshd.model.desired import Promise
 from meshd.model.hardware import NodeFacts, NodeShape
 from meshd.plan.limits import gpus_fault, memory_promised_mib, shape_fault, usable
+from meshd.plan.promise import shortfall
 
 CLOCK_CURE = "let NTP run on both (timedatectl set-ntp true; chronyc makestep)"
 POD_CLOCK_CURE = (
@@ -47,7 +49,13 @@ def slurmd_window(slurmctld_version: str) -> tuple[tuple[int, int], tuple[int, i
 
 
 def check_facts(
-    facts: NodeFacts, *, gpus_rented: int, gpu_model: str, slurmctld_version: str, clock_skew_max_s: float
+    facts: NodeFacts,
+    *,
+    gpus_rented: int,
+    gpu_model: str,
+    slurmctld_version: str,
+    clock_skew_max_s: float,
+    promise: Promise | None = None,
 ) -> None:
     """Check a machine that asks to join.
 
@@ -57,6 +65,7 @@ def check_facts(
         gpu_model: the offer's normalised model, e.g. "h100-sxm"; "" skips the check.
         slurmctld_version: the head's; "" when it is not known, which skips the check.
         clock_skew_max_s: the largest difference between the clocks, either way.
+        promise: what its slot promises to jobs; None where nothing is promised, or it is a node already.
 
     Raises:
         JoinRefused: for the first fault found. Only a wrong clock is not fatal: time synchronisation may still mend it.
@@ -72,6 +81,13 @@ def check_facts(
     if fault := shape_fault(facts.shape):
         raise JoinRefused(f"slurmd -C: {fault}", "run slurmd -C on the machine and see why", code=JoinCode.NO_HARDWARE)
     _check_gpus(facts, gpus_rented, gpu_model)
+    if promise is not None and (short := shortfall(facts, promise)):
+        raise JoinRefused(
+            short,
+            "lower cpus_min and memory_min_mib of its pool, or name providers whose machines have what they say "
+            "(docs/slurm.md, What a node promises)",
+            code=JoinCode.PROMISE,
+        )
 
 
 def _check_clock(facts: NodeFacts, max_s: float) -> None:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 from meshd import gpus
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey, scopes
-from meshd.model.desired import PodPolicy, Pool, SpotPolicy, Target
+from meshd.model.desired import PodPolicy, Pool, Promise, SpotPolicy, Target
 from meshd.plaintext import counted
 from meshd.plan.prices import refresh_words, too_old
 from meshd.provider_api import Offer
@@ -57,6 +57,19 @@ def _too_small(offer: Offer, pool: Pool) -> Iterator[Miss]:
         yield Miss(f"has {offer.vcpus} CPUs, fewer than {pool.cpus_min}", f"{own}.cpus_min")
     if offer.memory_mib < pool.memory_min_mib:
         yield Miss(f"has {offer.memory_mib} MiB, less than {pool.memory_min_mib}", f"{own}.memory_min_mib")
+    if pool.promise is not None:
+        yield from _breaks(offer, pool, pool.promise)
+
+
+def _breaks(offer: Offer, pool: Pool, promise: Promise) -> Iterator[Miss]:
+    """What of the pool's promise the offer does not hold. Less than the pool's own limits was reported already."""
+    own, slot = f"pools.{pool.name}", "a node of the pool promises"
+    if pool.cpus_min <= offer.vcpus < promise.cpus:
+        yield Miss(f"has {offer.vcpus} CPUs, and {slot} {promise.cpus}", f"{own}.cpus_min")
+    if pool.memory_min_mib <= offer.memory_mib < promise.memory_mib:
+        yield Miss(f"has {offer.memory_mib} MiB, and {slot} {promise.memory_mib}", f"{own}.memory_min_mib")
+    if offer.gpus < promise.gpus:
+        yield Miss(f"has {offer.gpus} GPUs, and {slot} {promise.gpus}", f"{own}.gpus_per_node")
 
 
 def _elsewhere(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:

@@ -6,21 +6,36 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from meshd.config import PoolSettings
+from meshd.config.pools import CPUS_MIN, MEMORY_MIN_MIB
+from meshd.model.desired import Promise
 from meshd.slurm.conf import parse
 from meshd.slurm.nodes import PoolLine, node_records
 from meshd.slurm.show import gpus_of, hostlist
 
 
-def pool_lines(pools: Mapping[str, PoolSettings]) -> tuple[PoolLine, ...]:
-    """One line for each pool of the settings. A pool without a partition gets one of its own name."""
+def pool_lines(
+    pools: Mapping[str, PoolSettings], promises: Mapping[str, Promise] | None = None
+) -> tuple[PoolLine, ...]:
+    """One line for each pool of the settings. A pool without a partition gets one of its own name.
+
+    Args:
+        pools: the settings'.
+        promises: what each slot promises, of the pools of which that is known; the settings' least for the others.
+    """
+    known = promises or {}
+    shapes = {name: known.get(name) or _least(pool) for name, pool in pools.items()}
     return tuple(
         PoolLine(
             name=name, partition=pool.partition or name, max_nodes=pool.max_nodes, gpu=pool.gpu,
-            gpus_per_node=pool.gpus_per_node, cpus_min=pool.cpus_min, memory_min_mib=pool.memory_min_mib,
+            gpus_per_node=shapes[name].gpus, cpus_min=shapes[name].cpus, memory_min_mib=shapes[name].memory_mib,
             features=pool.features, default=pool.default,
         )
         for name, pool in pools.items()
     )  # fmt: skip
+
+
+def _least(pool: PoolSettings) -> Promise:
+    return Promise(pool.cpus_min or CPUS_MIN, pool.memory_min_mib or MEMORY_MIN_MIB, pool.gpus_per_node)
 
 
 def read_pools(nodes_conf: str) -> Mapping[str, PoolLine]:

@@ -122,6 +122,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             for old, new in _REMOVALS.items()
         ),
     ),
+    ("CREATE TABLE promises (pool TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",),
 )
 
 

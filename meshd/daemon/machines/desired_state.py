@@ -7,9 +7,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from meshd.config import PoolSettings, PriceSettings, Settings, TimingSettings
+from meshd.config import PriceSettings, Settings, TimingSettings
+from meshd.config.pools import pool_of
 from meshd.daemon.live_settings import LiveSettings
-from meshd.model.desired import Desired, PodPolicy, Policy, Pool
+from meshd.model.desired import Desired, Policy, Pool, Promise
 from meshd.plan.provider_capabilities import limits, rents_pods
 from meshd.provider_api import Provider
 from meshd.runtime.clock import Clock
@@ -27,54 +28,23 @@ def pools(
     *,
     shapes_fixed: bool,
     able: Mapping[str, Provider] | None = None,
+    promises: Mapping[str, Promise] | None = None,
 ) -> Mapping[str, Pool]:
     """The pools as the planner knows them. A pool that names no provider takes every enabled one.
 
     `able` are the providers themselves, for what they can do; None when that is not known.
 
+    `promises` are those of the pools that Slurm's queue drives.
+
     With `shapes_fixed` only machines of a pool's smallest shape will do: Slurm could use no more of a larger one.
     """
-    providers, prices = tuple(enabled), settings.prices
+    prices = settings.prices
     since = now - timedelta(days=prices.stale_after_d) if prices.budget_needs_fresh else None
-    found = {
-        name: _pool(name, pool, settings.pod_policy(pool), providers, since) for name, pool in settings.pools.items()
-    }
-    if able is not None:
-        found = {name: _able(pool, able) for name, pool in found.items()}
+    providers, can = tuple(enabled), {n: p.capabilities for n, p in able.items()} if able is not None else None
+    found = {name: pool_of(name, settings, providers, able=can, prices_since=since) for name in settings.pools}
+    if promises:
+        found = {name: replace(pool, promise=promises.get(name)) for name, pool in found.items()}
     return {n: replace(pool, gpus_per_node_max=None) for n, pool in found.items()} if shapes_fixed else found
-
-
-def _pool(
-    name: str, pool: PoolSettings, pods: PodPolicy, enabled: tuple[str, ...], prices_since: datetime | None
-) -> Pool:
-    return Pool(
-        name=name,
-        gpu=pool.gpu,
-        gpus_per_node=pool.gpus_per_node,
-        max_nodes=pool.max_nodes,
-        providers=tuple(p for p in pool.providers or enabled if p in enabled),
-        max_usd_per_gpu_hour=pool.max_usd_per_gpu_hour,
-        spot=pool.spot,
-        pods=pods,
-        cpus_min=pool.cpus_min,
-        memory_min_mib=pool.memory_min_mib,
-        gpus_per_node_max=pool.gpus_per_node_max,
-        gpu_memory_min_gib=pool.gpu_memory_min_gib,
-        arch=pool.arch,
-        regions=pool.regions,
-        max_usd_per_hour=pool.max_usd_per_hour,
-        overshoot_max_gpus=pool.overshoot_max_gpus,
-        min_gpus=pool.min_gpus,
-        idle_timeout_s=pool.idle_timeout_s,
-        prices_since=prices_since,
-        replace_unfit=pool.replace_unfit,
-    )
-
-
-def _able(pool: Pool, able: Mapping[str, Provider]) -> Pool:
-    """The pool with what its providers can do."""
-    with_spot = frozenset(name for name in pool.providers if able[name].capabilities.spot)
-    return replace(pool, pod_providers=frozenset(pod_limits(able)), with_spot=with_spot)
 
 
 def pod_limits(providers: Mapping[str, Provider]) -> dict[str, str]:
@@ -135,6 +105,15 @@ class Shapes(Protocol):
         ...
 
 
+class PoolPromises(Protocol):
+    """What the slots of pools promise."""
+
+    @property
+    def current(self) -> Mapping[str, Promise]:
+        """By pool, where it is known."""
+        ...
+
+
 class DesiredState:
     """Calling it returns what is desired at this moment. Reads memory only.
 
@@ -143,6 +122,7 @@ class DesiredState:
         journal: targets and cooldowns.
         providers: the enabled ones.
         shapes: what Slurm's files can say.
+        promises: what the slots of pools promise.
         clock: time.
         may_change_devices: the tailnet's API can be asked to change devices.
     """
@@ -153,6 +133,7 @@ class DesiredState:
         journal: Journal,
         providers: Mapping[str, Provider],
         shapes: Shapes,
+        promises: PoolPromises,
         clock: Clock,
         *,
         may_change_devices: bool,
@@ -161,6 +142,7 @@ class DesiredState:
         self._journal = journal
         self._providers = providers
         self._shapes = shapes
+        self._promises = promises
         self._clock = clock
         self._may_change_devices = may_change_devices
 
@@ -170,7 +152,8 @@ class DesiredState:
         return Desired(
             cluster=settings.cluster.name,
             pools=pools(
-                settings, self._providers, now, shapes_fixed=self._shapes.shapes_fixed, able=self._providers
+                settings, self._providers, now, shapes_fixed=self._shapes.shapes_fixed, able=self._providers,
+                promises=self._promises.current,
             ),
             targets=self._journal.targets(),
             policy=policy(

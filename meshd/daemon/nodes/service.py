@@ -28,6 +28,7 @@ from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.observe.agent_reports import NodeReports
 from meshd.daemon.observe.source import Readable
 from meshd.errors import JoinRefused, MungeError, NotNow
+from meshd.model.desired import Promise
 from meshd.model.hardware import NodeFacts
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import SlurmView, TailnetPeer, value_of
@@ -95,6 +96,7 @@ class NodeService:
         slurm: what Slurm said last.
         node_settings: what nodes are given beside munge and Slurm.
         agent_spoke: called with each machine whose agent polls.
+        promises: what the slots of pools promise, where that is known.
         head: what nodes must know about the head; the server of the node API sets it, since it has the address.
     """
 
@@ -117,6 +119,7 @@ class NodeService:
         slurm: Readable[SlurmView],
         node_settings: NodeSettings,
         agent_spoke: Callable[[str], None],
+        promises: Callable[[], Mapping[str, Promise]] = lambda: {},
         head: HeadFacts | None = None,
     ) -> None:
         self._live = live
@@ -136,6 +139,7 @@ class NodeService:
         self._slurm = slurm
         self._node_settings = node_settings
         self._agent_spoke = agent_spoke
+        self._promises = promises
         self.head = head
 
     async def whois(self, ip: str) -> TailnetPeer | None:
@@ -243,6 +247,7 @@ class NodeService:
             check_facts(
                 facts, gpus_rented=record.gpus, gpu_model=record.offer.gpu, slurmctld_version=self._slurm_version(),
                 clock_skew_max_s=self._live.settings.timing.clock_skew_max_s,
+                promise=None if record.phase in IN_SLURM else self._promises().get(record.pool),
             )  # fmt: skip
         except JoinRefused as error:
             await self._refused(record.name, error)

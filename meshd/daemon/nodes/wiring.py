@@ -24,7 +24,7 @@ from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.observe.agent_reports import NodeReports
 from meshd.daemon.observe.source import Observed, Readable
 from meshd.daemon.reporting import Check, Reporter
-from meshd.model.desired import Desired
+from meshd.model.desired import Desired, Promise
 from meshd.model.observed import SlurmView, Snapshot, TailnetView
 from meshd.munge.client import MungeClient
 from meshd.plan.plan_input import ClusterView
@@ -67,6 +67,7 @@ def build(
     providers: Mapping[str, Provider],
     node_settings: NodeSettings,
     agent_spoke: Callable[[str], None] = lambda _: None,
+    promises: Callable[[], Mapping[str, Promise]] = lambda: {},
     head: HeadFacts | None = None,
 ) -> NodeParts:
     """Build the parts. `addresses` is the tailnet's API, None without a credential; for the rest see NodeService."""
@@ -76,7 +77,8 @@ def build(
     service = NodeService(
         live, store, tokens=tokens, node_tokens=node_tokens, refusals=refusals, agents=agents, reports=reports,
         devices=devices, whois=whois, munge=munge, munge_key=munge_key, node_steps=node_steps, providers=providers,
-        slurm=slurm, node_settings=node_settings, agent_spoke=agent_spoke, head=head,
+        slurm=slurm, node_settings=node_settings, agent_spoke=agent_spoke, promises=promises,
+        head=head,
     )  # fmt: skip
     return NodeParts(service, node_tokens, NodeTokenService(node_tokens, store.clock), devices, refusals)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
 
@@ -10,6 +10,7 @@ from meshd.config import Settings
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.slurm.held_lines import HeldLines
 from meshd.errors import SlurmError
+from meshd.model.desired import Promise
 from meshd.model.machine import IN_SLURM, Machine
 from meshd.model.observed import SlurmView
 from meshd.plan.limits import as_word, usable
@@ -34,6 +35,7 @@ class FileContent:
         journal: the machines.
         held: what the settings no longer have, and Slurm still does.
         pod_providers: the providers that rent pods.
+        promises: what the slots of pools promise, where that is known.
 
     Attributes:
         wanted: the content that was made last; None before Slurm was read.
@@ -45,12 +47,18 @@ class FileContent:
     """
 
     def __init__(
-        self, live: LiveSettings, journal: Journal, held: HeldLines, pod_providers: Collection[str] = ()
+        self,
+        live: LiveSettings,
+        journal: Journal,
+        held: HeldLines,
+        pod_providers: Collection[str] = (),
+        promises: Callable[[], Mapping[str, Promise]] = lambda: {},
     ) -> None:
         self._live = live
         self._pod_providers = pod_providers
         self._journal = journal
         self._held = held
+        self._promises = promises
         self.wanted: Rendered | None = None
         self.error = ""
         self.left_out: Mapping[str, str] = {}
@@ -61,6 +69,7 @@ class FileContent:
         self._made_of: list[tuple[object, ...]] | None = None
         self._pools_of: tuple[object, ...] | None = None
         self._pools_made: tuple[PoolLine, ...] | None = None
+        self._promised: Mapping[str, Promise] = {}
 
     def make(self, view: SlurmView | None, nodes_conf: str, before: Mapping[str, Lines]) -> Rendered | None:
         """The content; None when it cannot be made.
@@ -123,10 +132,12 @@ class FileContent:
         """The pools of the settings, and what of the former ones must stay."""
         if view is None:
             return None
+        promises = self._promises()
         of = (settings, nodes_conf, view, self._held.revision)
-        if self._pools_of is None or any(a is not b for a, b in zip(of, self._pools_of, strict=True)):
-            self._pools_made = self._held.lines(pool_lines(settings.pools), nodes_conf, view)
-            self._pools_of = of
+        same = self._pools_of is not None and all(a is b for a, b in zip(of, self._pools_of, strict=True))
+        if not same or promises != self._promised:
+            self._pools_made = self._held.lines(pool_lines(settings.pools, promises), nodes_conf, view)
+            self._pools_of, self._promised = of, promises
         return self._pools_made
 
     def _note_left_out(self, wanted: Rendered, names: Mapping[str, str]) -> None:

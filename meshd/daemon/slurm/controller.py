@@ -25,6 +25,7 @@ from meshd.daemon.slurm.held_lines import HeldLines
 from meshd.daemon.slurm.report import GpuDevices, Records
 from meshd.daemon.slurm.root_units import SlurmctldUnit
 from meshd.errors import SlurmError
+from meshd.model.desired import Promise
 from meshd.model.machine import Phase
 from meshd.model.observed import SlurmView, value_of
 from meshd.runtime.clock import Clock
@@ -64,6 +65,7 @@ class SlurmFilesController(Controller):
         wait_until_quiet: Callable[[], Awaitable[None]] | None = None,
         *,
         pod_providers: Collection[str] = (),
+        promises: Callable[[], Mapping[str, Promise]] = lambda: {},
         directory: Path = DIRECTORY,
         write: Writer | None = None,
     ) -> None:
@@ -78,6 +80,7 @@ class SlurmFilesController(Controller):
             applied: called after each change of the files.
             wait_until_quiet: see Publisher.
             pod_providers: the providers that rent pods.
+            promises: what the slots of pools promise, where that is known.
             directory: root's.
             write: has root's unit write there; see SlurmFiles.
         """
@@ -93,7 +96,7 @@ class SlurmFilesController(Controller):
         self.held = HeldLines(client, clock)
         """What the settings no longer have, and Slurm still does."""
         self._publisher: Publisher | None = None
-        self._content = FileContent(live, journal, self.held, pod_providers)
+        self._content = FileContent(live, journal, self.held, pod_providers, promises)
         self._wanted: Rendered | None = None
         self._asked, self._asked_s = "", 0.0
         self._first_change_s: float | None = None
