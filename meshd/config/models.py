@@ -178,7 +178,7 @@ class PoolSettings(_Table):
     path: Literal["any", "direct"] = Field(
         "any", description="direct: a machine whose tailnet path to the head stays relayed is given back"
     )
-    spot: Literal["never", "prefer", "only"] = "never"
+    spot: Literal["never", "if_cheaper", "prefer", "only"] = "never"
     pods: Literal["never", "allow", "only"] | None = Field(
         None,
         description="whether to rent pods: containers without systemd; none: allow, or with [share] never, since they "

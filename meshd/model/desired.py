@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 
 from meshd.model.cooldown import Cooldown, CooldownKey
 
-SpotPolicy: TypeAlias = Literal["never", "prefer", "only"]
-"""Whether spot machines are rented: not at all, where there are any, or nothing else."""
+SpotPolicy: TypeAlias = Literal["never", "if_cheaper", "prefer", "only"]
+"""Whether spot machines are rented: not at all, by price alone, where there are any, or nothing else."""
 
 PodPolicy: TypeAlias = Literal["never", "allow", "only"]
 """Whether pods are rented: not at all, like any other machine, or nothing else. A pod is a machine without systemd."""

@@ -38,7 +38,7 @@ class ScaleRequest(DryRunRequest):
     gpus_per_node: GpusPerNode | None = None
     regions: Words = ()
     max_usd_per_hour: Usd | None = None
-    spot: Literal["never", "prefer", "only"] | None = None
+    spot: Literal["never", "if_cheaper", "prefer", "only"] | None = None
     pods: Literal["never", "allow", "only"] | None = None
     spread: bool = False
     overshoot_max_gpus: Annotated[int, Field(ge=0)] | None = None

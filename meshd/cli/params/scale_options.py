@@ -25,7 +25,7 @@ class ScaleOptions:
     gpus_per_node: int | None = None
     provider: str | None = None
     region: tuple[str, ...] = ()
-    spot: Literal["never", "prefer", "only"] | None = None
+    spot: Literal["never", "if_cheaper", "prefer", "only"] | None = None
     pods: Literal["never", "allow", "only"] | None = None
     spread: bool | None = None
     max_price: float | None = None
@@ -91,8 +91,9 @@ _OPTIONS = (
     region_option("Rent in this region or zone only; may be repeated."),
     click.option(
         "--spot",
-        type=click.Choice(["never", "prefer", "only"]),
-        help="Spot machines are cheaper, but the cloud may take them back. prefer: spot where there is any.",
+        type=click.Choice(["never", "if_cheaper", "prefer", "only"]),
+        help="Spot machines are cheaper, but the cloud may take them back. if_cheaper: by price alone. "
+        "prefer: spot where there is any.",
     ),
     click.option(
         "--pods",

@@ -63,7 +63,7 @@ def doubted(path: Path) -> list[Fault]:
         (POOL + "max_nodes = 1.5\n", 3, FaultCode.BAD_VALUE, ("max_nodes = 1.5",)),
         (POOL + "max_nodes = -3\n", 3, FaultCode.BAD_VALUE, ("max_nodes = -3",)),
         (POOL + "max_nodes = 99999\n", 3, FaultCode.BAD_VALUE, ("max_nodes = 99999", "10000")),
-        (POOL + 'spot = "always"\n', 3, FaultCode.BAD_VALUE, ('spot = "always"', "never, prefer, only")),
+        (POOL + 'spot = "always"\n', 3, FaultCode.BAD_VALUE, ('spot = "always"', "never, if_cheaper, prefer, only")),
         (POOL + 'regions = "us-east-1"\n', 3, FaultCode.BAD_VALUE, ('regions = "us-east-1"',)),
         (POOL + "max_usd_per_gpu_hour = 0\n", 3, FaultCode.BAD_VALUE, ("max_usd_per_gpu_hour = 0",)),
         (POOL + "idle_timeout_s = inf\n", 3, FaultCode.BAD_VALUE, ()),

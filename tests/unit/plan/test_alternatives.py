@@ -104,6 +104,14 @@ def test_spot_that_is_preferred_is_not_called_cheaper() -> None:
     assert rules([CHEAP, SPOT], spot="prefer") == {CHEAP.key: OfferRule.SPOT, SPOT.key: OfferRule.TAKEN}
 
 
+def test_spot_by_price_alone_is_dearer_or_cheaper_like_any_other() -> None:
+    assert rules([CHEAP, SPOT], spot="if_cheaper") == {CHEAP.key: OfferRule.TAKEN, SPOT.key: OfferRule.PRICE}
+    low = replace(SPOT, usd_per_hour=1.0)
+    assert rules([CHEAP, low], spot="if_cheaper") == {CHEAP.key: OfferRule.PRICE, low.key: OfferRule.TAKEN}
+    equal = replace(SPOT, usd_per_hour=CHEAP.usd_per_hour)
+    assert rules([CHEAP, equal], spot="if_cheaper")[CHEAP.key] == OfferRule.TAKEN, "no risk for nothing"
+
+
 def test_price_fewest_machines_and_order() -> None:
     four, dear = offer("r1c", 7, gpus=4, instance_type="g.4"), offer("r1d", 8.5, gpus=4, instance_type="g.4b")
     assert rules([CHEAP, four, dear], 4) == {

@@ -121,6 +121,10 @@ def test_spot_first_then_what_is_left() -> None:
     assert rents(decided(4, offers=(FOUR, spot), spot="prefer"))
     assert decided(4, offers=(FOUR, spot), spot="prefer").steps[0].offer.spot  # type: ignore[attr-defined]
     assert not decided(4, offers=(FOUR, spot)).steps[0].offer.spot  # type: ignore[attr-defined]
+    assert not decided(4, offers=(FOUR, spot), spot="if_cheaper").steps[0].offer.spot  # type: ignore[attr-defined]
+    cheaper, equal = replace(spot, usd_per_hour=6.0), replace(spot, usd_per_hour=FOUR.usd_per_hour, zone="r1a-first")
+    assert decided(4, offers=(FOUR, cheaper), spot="if_cheaper").steps[0].offer.spot  # type: ignore[attr-defined]
+    assert not decided(4, offers=(equal, FOUR), spot="if_cheaper").steps[0].offer.spot  # type: ignore[attr-defined]
     mixed = decided(8, offers=(FOUR, spot), spot="prefer", max_usd_per_hour=16.0)
     assert sorted(step.offer.spot for step in mixed.steps) == [False, True]  # type: ignore[attr-defined]
     assert decided(4, offers=(FOUR,), spot="only").steps == ()
