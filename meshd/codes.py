@@ -154,6 +154,7 @@ class WarningCode(StrEnum):
     SLOTS = "slots"
     LIMIT_IN_ALL = "limit_in_all"
     OVER_LIMIT = "over_limit"
+    BUDGET = "budget"
     OVERSHOOT = "overshoot"
     LIMITS_TOGETHER = "limits_together"
     PLACE = "place"

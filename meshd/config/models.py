@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from meshd import gpus
+from meshd.model.budget import ALL, BudgetLimits
 from meshd.plan.limits import COUNT_MAX, MEMORY_MAX_MIB, word_fault
 from meshd.plan.shares import Share
 
@@ -135,6 +136,37 @@ class TimingSettings(_Table):
     )
 
 
+class BudgetSettings(_Table):
+    """What may be spent. At a limit meshd rents nothing more; days and months are those of UTC."""
+
+    usd_per_hour: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="the most that all machines may cost per hour together"
+    )
+    usd_per_day: Annotated[float, Field(gt=0)] | None = Field(None, description="the most to spend in a day")
+    usd_per_month: Annotated[float, Field(gt=0)] | None = Field(None, description="the most to spend in a month")
+    warn_at: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.8, description="show a problem from this fraction of a limit on"
+    )
+    kill_at: Annotated[float, Field(ge=1)] | None = Field(
+        None,
+        description="give all machines back, and kill their jobs, at this fraction of usd_per_day or usd_per_month; "
+        "none: never",
+    )
+
+    @model_validator(mode="after")
+    def _order(self) -> BudgetSettings:
+        if self.kill_at is not None and self.usd_per_day is None and self.usd_per_month is None:
+            raise ValueError("kill_at needs usd_per_day or usd_per_month: it is a fraction of them")
+        return self
+
+    @property
+    def limits(self) -> BudgetLimits | None:
+        """The limits; None where there is none."""
+        if self.usd_per_hour is None and self.usd_per_day is None and self.usd_per_month is None:
+            return None
+        return BudgetLimits(self.usd_per_hour, self.usd_per_day, self.usd_per_month, self.warn_at, self.kill_at)
+
+
 class PoolSettings(_Table):
     """A class of interchangeable nodes: a Slurm partition."""
 
@@ -160,6 +192,7 @@ class PoolSettings(_Table):
     max_usd_per_hour: Annotated[float, Field(gt=0)] | None = Field(
         None, description="the most that all machines of the pool may cost together"
     )
+    budget: BudgetSettings = BudgetSettings()
     overshoot_max_gpus: Annotated[int, Field(ge=0)] | None = Field(
         None, description="rent at most this many GPUs more than the target; none: as many as is cheapest"
     )
@@ -359,6 +392,7 @@ class Settings(BaseSettings):
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     mlflow: MlflowSettings = MlflowSettings()
+    budget: BudgetSettings = BudgetSettings()
     share: dict[str, ShareSettings] = {}
     users: UsersSettings = UsersSettings()
     pools: dict[str, PoolSettings] = {}
@@ -368,6 +402,12 @@ class Settings(BaseSettings):
     def shares(self) -> tuple[Share, ...]:
         """What nodes mount."""
         return tuple(Share(name, one.path, one.server, one.source, one.options) for name, one in self.share.items())
+
+    @property
+    def budgets(self) -> dict[str, BudgetLimits]:
+        """The limits, by pool; "" over all pools. Those without limits are absent."""
+        tables = {ALL: self.budget, **{name: pool.budget for name, pool in self.pools.items()}}
+        return {name: limits for name, table in tables.items() if (limits := table.limits) is not None}
 
     def from_queue(self, pool: PoolSettings) -> bool:
         """Whether Slurm's queue decides how many nodes a pool has."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypeAlias
 
+from meshd.model.budget import Budget
 from meshd.model.cooldown import Cooldown, CooldownKey
 
 SpotPolicy: TypeAlias = Literal["never", "if_cheaper", "prefer", "only"]
@@ -169,6 +170,7 @@ class Desired:
         targets: by pool, those that somebody has set.
         cooldowns: those in force.
         expired_cooldowns: those that ended recently; their strikes still count.
+        budget: what may be spent over all pools and in each, and what is spent.
     """
 
     cluster: str
@@ -177,6 +179,7 @@ class Desired:
     policy: Policy = field(default_factory=Policy)
     cooldowns: Mapping[CooldownKey, Cooldown] = field(default_factory=dict)
     expired_cooldowns: Mapping[CooldownKey, Cooldown] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
 
     def target(self, pool: Pool) -> Target | None:
         """The pool's target: the one that somebody set, or its `min_gpus`; None when there is neither."""

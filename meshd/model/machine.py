@@ -101,7 +101,7 @@ class Removal(StrEnum):
     BY_USER = "by_user"
     """Somebody removed it. Its jobs are waited for."""
     FORCED = "forced"
-    """Somebody removed it at once. Its jobs are not waited for."""
+    """Somebody removed it at once, or the budget's `kill_at` is reached. Its jobs are not waited for."""
 
 
 class Phase(StrEnum):

@@ -15,6 +15,7 @@ from itertools import islice
 from meshd import gpus
 from meshd.model.cooldown import Cooldown, CooldownKey
 from meshd.model.desired import Pool, Target
+from meshd.plan.budget import Used
 from meshd.plan.cover import Cost, Cover, Need, cheapest, units
 from meshd.plan.gang import Group, cheapest_in_one, group_of, place
 from meshd.plan.placement import Miss, cooldown_of, misses, ranked
@@ -37,6 +38,7 @@ class OfferRule(StrEnum):
     PLACE = "place"
     """All machines of the target are in one place, and the offer is in another."""
     LIMIT = "limit_in_all"
+    BUDGET = "budget"
     SLOTS = "slots"
     OVERSHOOT = "overshoot"
     LIMITS = "limits_together"
@@ -55,6 +57,7 @@ class Selection:
         cover: the choice: it covers the whole need, or as much of it as possible.
         here: the places where the pool's machines are.
         gang: whether all machines must be in one place.
+        budget: the limit of the budget that allows less than those of the pool and the target; None when none does.
     """
 
     fit: Sequence[Offer]
@@ -62,6 +65,7 @@ class Selection:
     cover: Cover
     here: tuple[Group, ...] = ()
     gang: bool = False
+    budget: Used | None = None
 
     def in_place(self) -> Sequence[Offer]:
         """The usable offers in the gang's place, if it is in one place; otherwise all."""
@@ -119,6 +123,8 @@ def _limit(offer: Offer, selection: Selection) -> tuple[OfferRule, str]:
     need = selection.need
     if need.usd_per_hour_most is not None and with_one(offer, selection, replace(need, usd_per_hour_most=None)):
         left = max(need.usd_per_hour_most, 0.0)
+        if selection.budget is not None:
+            return OfferRule.BUDGET, selection.budget.words
         return OfferRule.LIMIT, f"over the limit in all, of which {left:.2f} USD per hour are left"
     if with_one(offer, selection, replace(need, machines_most=need.units)):
         return OfferRule.SLOTS, f"takes more machines than the {need.machines_most} slots that are free"

@@ -18,6 +18,8 @@ from meshd.model.observed import Snapshot
 from meshd.model.plan import Remove, RequestMachine, Step, Warn
 from meshd.plan.alternatives import Selection
 from meshd.plan.arriving import DEAD_KEY_CURE
+from meshd.plan.budget import Used
+from meshd.plan.budget import room as budget_room
 from meshd.plan.cover import Cover, Need, fullest, micros
 from meshd.plan.devices import NO_IPV4_CURE
 from meshd.plan.gang import cheapest_in_one, fullest_in_one, group_of, groups_of, is_gang, place
@@ -36,16 +38,23 @@ class Room:
         slots_soon: the number of slots that are free soon: their machines leave, and have no job.
         usd: what new machines may cost per hour now; None for no limit.
         usd_soon: the same when the machines that leave are gone.
+        budget: the limit of the budget that allows less than the limits of pool and target; None when none does.
     """
 
     slots: tuple[str, ...]
     slots_soon: int
     usd: float | None
     usd_soon: float | None
+    budget: Used | None = None
 
 
 def room(
-    pool: Pool, target: Target, machines: Sequence[Machine], staying: Collection[Machine], given: PlanInput
+    desired: Desired,
+    pool: Pool,
+    target: Target,
+    machines: Sequence[Machine],
+    staying: Collection[Machine],
+    given: PlanInput,
 ) -> Room:
     """The slots and money that are left. `staying` are machines that count as not leaving."""
     ours = {m.tailnet_ip for m in machines}
@@ -55,11 +64,27 @@ def room(
     slots = [slot_name(pool.name, index) for index in range(1, pool.max_nodes + 1)]
     leaving = [m for m in machines if m not in staying and _leaves_soon(m, given)]
     limit = total_limit(pool, target)
-    return Room(
+    free = Room(
         slots=tuple(slot for slot in slots if slot not in taken),
         slots_soon=len({m.slot for m in leaving if m.phase in HOLDS_SLOT}.intersection(slots)),
         usd=None if limit is None else limit - sum(m.usd_per_hour for m in machines),
         usd_soon=None if limit is None else limit - sum(m.usd_per_hour for m in machines if m not in leaving),
+    )
+    return _within_budget(free, desired, pool, frozenset(m.name for m in leaving), given)
+
+
+def _within_budget(free: Room, desired: Desired, pool: Pool, leaving: frozenset[str], given: PlanInput) -> Room:
+    """The room that the budget leaves, over all pools and in this one."""
+    now = budget_room(desired.budget, pool.name, pool.providers, given.now)
+    soon = budget_room(desired.budget.without(leaving), pool.name, pool.providers, given.now)
+    if now is None or soon is None:
+        return free
+    tighter = free.usd_soon is None or soon.usd_per_hour < free.usd_soon
+    return replace(
+        free,
+        usd=now.usd_per_hour if free.usd is None else min(free.usd, now.usd_per_hour),
+        usd_soon=soon.usd_per_hour if free.usd_soon is None else min(free.usd_soon, soon.usd_per_hour),
+        budget=soon.binding if tighter else None,
     )
 
 
@@ -109,7 +134,7 @@ class Growth:
         if hindrance is not None:
             yield hindrance
             return
-        free = room(self._pool, self._target, self._machines, self._have, self._given)
+        free = room(self._desired, self._pool, self._target, self._machines, self._have, self._given)
         selection = self.selection(free)
         if selection.cover.units < selection.need.units:
             moves = list(self._move(selection.fit, free))
@@ -122,9 +147,9 @@ class Growth:
 
     def selection(self, free: Room | None = None) -> Selection:
         """The usable offers and the best cover out of them: of the whole need, or of as much as possible."""
-        free = free or room(self._pool, self._target, self._machines, self._have, self._given)
+        free = free or room(self._desired, self._pool, self._target, self._machines, self._have, self._given)
         fit = usable(self._offers, self._pool, self._target, self._desired.cooldowns, self._given.now)
-        choice = Selection(fit, self._need(self._missing, free), Cover(), self._here, self._gang)
+        choice = Selection(fit, self._need(self._missing, free), Cover(), self._here, self._gang, free.budget)
         mine, need = choice.in_place(), choice.need
         cover = choice.best(self._least_failed(mine), need) or choice.best(mine, need)
         if cover is None:

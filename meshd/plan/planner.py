@@ -8,12 +8,14 @@ step assumes that another step of the same plan was carried out.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from meshd.model.desired import Desired
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Snapshot
-from meshd.model.plan import Plan, Remove, Step, Warn
+from meshd.model.plan import Plan, Remove, RequestMachine, Step, Warn
+from meshd.plan.budget import charge_of, kill_steps, withdrawn
 from meshd.plan.lifecycle import contradiction_warning, next_step
 from meshd.plan.orphans import Known, orphan_steps
 from meshd.plan.plan_input import PlanInput
@@ -52,12 +54,14 @@ def plan(
     for machine in machines:
         if machine.phase is not Phase.GONE:
             by_pool.setdefault(machine.pool, []).append(machine)
-    steps: list[Step] = [
-        step
-        for pool in desired.pools.values()
-        for step in scale_steps(desired, pool, by_pool.get(pool.name, []), snapshot, given)
-        if step.subject not in busy
-    ]
+    steps: list[Step] = [step for step in kill_steps(desired.budget, machines, given) if step.subject not in busy]
+    steps += [step for step in withdrawn(desired.budget, machines, now) if step.subject not in busy]
+    ended = {step.subject for step in steps}
+    for pool in desired.pools.values():
+        grown = scale_steps(desired, pool, by_pool.get(pool.name, []), snapshot, given)
+        found = [step for step in grown if step.subject not in busy and step.subject not in ended]
+        desired = _with_orders(desired, found, now)
+        steps += found
     shrinking = {step.subject for step in steps if isinstance(step, Remove)}
     steps += [step for step in _replacements(desired, by_pool, given, busy) if step.subject not in shrinking]
     steps += stale_warnings(desired, tuple(steps), now)
@@ -88,6 +92,13 @@ def plan(
         tuple(step for step in steps if not isinstance(step, Warn)),
         tuple(step for step in steps if isinstance(step, Warn)),
     )
+
+
+def _with_orders(desired: Desired, steps: Sequence[Step], now: datetime) -> Desired:
+    """What is desired, when these machines are ordered: the pools share one budget."""
+    orders = [step for step in steps if isinstance(step, RequestMachine)]
+    charges = [charge_of(one.offer, one.pool, one.subject, desired.budget, now) for one in orders]
+    return replace(desired, budget=desired.budget.beside(*charges))
 
 
 def _replacements(

@@ -58,6 +58,13 @@ class Shortage:
                 f"raise pools.{pool.name}.max_nodes",
             )
         if selection.best(mine, replace(need, usd_per_hour_most=None)) is not None:
+            if selection.budget is not None:
+                return Warn(
+                    pool.name,
+                    f"{text}: {selection.budget.words}",
+                    WarningCode.BUDGET,
+                    f"raise {selection.budget.setting}",
+                )
             limit = total_limit(pool, target)
             said = limit == target.max_usd_per_hour
             spent = sum(m.usd_per_hour for m in self.machines)

@@ -1,0 +1,170 @@
+"""How much may be rented now within the budget, and what happens at its limits. PURE.
+
+Nothing is rented past a limit. For the limit of an hour, the prices of all machines together count. For a day and a
+month, what is spent counts, and what each machine costs at least from now on: until the least time is over that it is
+paid for. Machines that exist go on: a limit ends none, except by `kill_at`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from meshd.model.budget import ALL, MICROS, Budget, BudgetLimits, Charge, Period
+from meshd.model.machine import Machine, Phase, Removal
+from meshd.model.plan import Move, Remove, Step
+from meshd.plan.cover import micros
+from meshd.plan.plan_input import PlanInput
+from meshd.provider_api import Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """How far a limit is used.
+
+    Attributes:
+        scope: the pool; "" over all pools.
+        limit: in millionths of a USD; of an hour, per hour.
+        spent: what is spent, or costs per hour, now.
+        ahead: what the machines that exist cost from now on at least; 0 for an hour.
+        until: when it begins again; None: when machines are gone.
+    """
+
+    scope: str
+    period: Period
+    limit: int
+    spent: int
+    ahead: int
+    until: datetime | None
+
+    @property
+    def left(self) -> int:
+        """What may be spent, in millionths of a USD; of an hour, per hour. Below 0 when the limit is passed."""
+        return self.limit - self.spent - self.ahead
+
+    @property
+    def setting(self) -> str:
+        """The key of the limit in the settings."""
+        return f"{f'pools.{self.scope}.' if self.scope else ''}budget.usd_per_{self.period.value}"
+
+    @property
+    def words(self) -> str:
+        """The limit and how far it is used, for people."""
+        whose = f" of pool {self.scope}" if self.scope else ""
+        limit = self.limit / MICROS
+        if self.until is None:
+            return f"the budget{whose} allows {limit:.2f} USD per hour, and the machines cost {self.spent / MICROS:.2f}"
+        ahead = f", and {self.ahead / MICROS:.2f} more are promised" if self.ahead else ""
+        return (
+            f"the budget{whose} allows {limit:.2f} USD a {self.period.value}, {self.spent / MICROS:.2f} are "
+            f"spent{ahead}; the next {self.period.value} begins on {self.until:%Y-%m-%d} at 00:00 UTC"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRoom:
+    """What new machines may cost.
+
+    Attributes:
+        usd_per_hour: together, when all of them are ordered now.
+        binding: the limit that allows the least.
+    """
+
+    usd_per_hour: float
+    binding: Used
+
+
+def used(budget: Budget, now: datetime) -> Iterator[Used]:
+    """Every limit that is set, and how far it is used."""
+    for scope, limits in budget.limits.items():
+        yield from _used(budget, scope, limits, now)
+
+
+def _used(budget: Budget, scope: str, limits: BudgetLimits, now: datetime) -> Iterator[Used]:
+    charges = [one for one in budget.charges if scope in (ALL, one.pool)]
+    for period in Period:
+        limit = limits.of(period)
+        if limit is None:
+            continue
+        if period is Period.HOUR:
+            rate = sum(one.micros_per_hour for one in charges)
+            yield Used(scope, period, micros(limit), rate, 0, None)
+            continue
+        at = budget.at or now
+        # After the day or month has changed, what was spent before it does not count.
+        same = period.since(at) == period.since(now)
+        found = budget.spent.get(scope)
+        spent = found.of(period) if found is not None and same else 0
+        yield Used(scope, period, micros(limit), spent, sum(one.ahead(now) for one in charges), period.until(now))
+
+
+def room(budget: Budget, pool: str, providers: Collection[str], now: datetime) -> BudgetRoom | None:
+    """What new machines of a pool may cost per hour; None for no limit.
+
+    Args:
+        budget: limits, sums, and the machines that exist or will.
+        pool: whose machines they would be.
+        providers: that may rent them: the one whose machines are paid for longest counts.
+        now: UTC.
+    """
+    least_h = max((budget.least_of(name) for name in providers), default=budget.least_of("")) / 3600
+    found = [
+        BudgetRoom(one.left / MICROS / (1.0 if one.period is Period.HOUR else least_h), one)
+        for scope in (ALL, pool)
+        if scope in budget.limits
+        for one in _used(budget, scope, budget.limits[scope], now)
+    ]
+    return min(found, key=lambda one: one.usd_per_hour, default=None)
+
+
+def charge_of(offer: Offer, pool: str, machine: str, budget: Budget, now: datetime) -> Charge:
+    """What a machine adds that is to be ordered."""
+    least_s = budget.least_of(offer.provider)
+    return Charge(machine, pool, micros(offer.usd_per_hour), now, least_s, ordered=False)
+
+
+def withdrawn(budget: Budget, machines: Sequence[Machine], now: datetime) -> Iterator[Move]:
+    """The orders that are not sent, since a limit has been reached since they were decided. The oldest go first."""
+    waiting = sorted((m for m in machines if m.phase is Phase.REQUESTED), key=lambda m: (m.created_at, m.name))
+    if not budget.limits or not waiting:
+        return
+    own = {one.machine: one for one in budget.charges}
+    budget = budget.without(frozenset(m.name for m in waiting))
+    for machine in waiting:
+        charge = own.get(machine.name) or charge_of(machine.offer, machine.pool, machine.name, budget, now)
+        beside = budget.beside(charge)
+        over = next((one for one in used(beside, now) if one.scope in (ALL, machine.pool) and one.left < 0), None)
+        if over is None:
+            budget = beside
+        else:
+            yield Move(machine.name, f"nothing was rented: {over.words}", Phase.GONE)
+
+
+def ended_by(budget: Budget, now: datetime) -> Iterator[Used]:
+    """The limits whose `kill_at` is reached."""
+    for one in used(budget, now):
+        kill_at = budget.limits[one.scope].kill_at
+        if kill_at is not None and one.period is not Period.HOUR and one.spent >= one.limit * kill_at:
+            yield one
+
+
+def kill_steps(budget: Budget, machines: Sequence[Machine], given: PlanInput) -> Iterator[Step]:
+    """The machines to give back because `kill_at` is reached: first those without a job, then all."""
+    for one in ended_by(budget, given.now):
+        ours = [m for m in machines if one.scope in (ALL, m.pool) and m.phase is not Phase.GONE]
+        staying = [m for m in ours if m.removal is not Removal.FORCED and m.phase not in _ENDING]
+        idle = [m for m in staying if not m.may_run_jobs or given.idle(m)]
+        for machine in idle or staying:
+            kill_at = budget.limits[one.scope].kill_at
+            yield Remove(machine.name, f"kill_at = {kill_at:g} is reached: {one.words}", Removal.FORCED)
+
+
+def warned_of(budget: Budget, now: datetime) -> Iterator[Used]:
+    """The limits that are used up to `warn_at` and more."""
+    for one in used(budget, now):
+        if one.spent >= one.limit * budget.limits[one.scope].warn_at:
+            yield one
+
+
+_ENDING = frozenset({Phase.TERMINATING, Phase.LOST, Phase.GONE})
