@@ -192,7 +192,7 @@ class PoolSettings(_Table):
     max_usd_per_hour: Annotated[float, Field(gt=0)] | None = Field(
         None, description="the most that all machines of the pool may cost together"
     )
-    budget: BudgetSettings = BudgetSettings()
+    budget: BudgetSettings | None = Field(None, description="what may be spent for this pool, beside [budget]")
     overshoot_max_gpus: Annotated[int, Field(ge=0)] | None = Field(
         None, description="rent at most this many GPUs more than the target; none: as many as is cheapest"
     )
@@ -406,7 +406,7 @@ class Settings(BaseSettings):
     @property
     def budgets(self) -> dict[str, BudgetLimits]:
         """The limits, by pool; "" over all pools. Those without limits are absent."""
-        tables = {ALL: self.budget, **{name: pool.budget for name, pool in self.pools.items()}}
+        tables = {ALL: self.budget, **{name: pool.budget for name, pool in self.pools.items() if pool.budget}}
         return {name: limits for name, table in tables.items() if (limits := table.limits) is not None}
 
     def from_queue(self, pool: PoolSettings) -> bool:

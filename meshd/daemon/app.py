@@ -48,8 +48,10 @@ from meshd.daemon.reporting import Report
 from meshd.daemon.service_status import ServiceStatus
 from meshd.daemon.slurm.controller import SlurmFilesController
 from meshd.obs.metrics import Metrics
+from meshd.plan.ledger import rounding_of
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal
+from meshd.store.ledger import Ledger
 from meshd.store.munge_rotations import MungeRotations
 from meshd.tailnet.link import HeadTailnet
 from meshd.tailnet.watcher import TailnetWatcher
@@ -121,8 +123,11 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         live, journal, ports.slurm, clock, sources.slurm, awake.set, quiesce.wait_until_quiet,
         pod_providers=frozenset(pod_limits(providers)), promises=lambda: promises.current, write=ports.slurm_files,
     )  # fmt: skip
+    ledger = Ledger(
+        journal, {name: rounding_of(provider.capabilities) for name, provider in providers.items()}, clock.now
+    )
     desired = DesiredState(
-        live, journal, providers, slurm_files, promises, clock, may_change_devices=keys.api is not None
+        live, journal, providers, slurm_files, promises, clock, ledger, may_change_devices=keys.api is not None
     )
     head_key = HeadKey(settings.cluster.ssh_key)
     accounts = HeadAccounts(ports.accounts, live, clock, settings.cluster.state_dir)

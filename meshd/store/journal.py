@@ -7,11 +7,12 @@ Every write is durable when the call returns (WAL, synchronous=FULL).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, LiteralString
+from typing import Any, LiteralString, TypeAlias
 
 from pydantic import TypeAdapter
 
@@ -40,6 +41,9 @@ from meshd.store.unreadable import Unreadable, UnreadableRows
 GONE_KEPT = 1000
 """How many machines that are GONE stay in memory because their tailnet device may still exist."""
 
+MachineFollower: TypeAlias = Callable[[sqlite3.Connection, Machine], Callable[[], None]]
+"""Writes what follows from a machine's record, and returns what to do when that is durable."""
+
 _WORDS = ("reason", "failure", "refusal", "vendor_words", "problem", "path", "public_ip", "region")
 _MACHINE = TypeAdapter(Machine)
 _TARGET = TypeAdapter(Target)
@@ -55,6 +59,7 @@ class Journal(JournalDatabase):
             StoreError: another meshd has it open, it is damaged, or it is of a newer form.
         """
         super().__init__(path)
+        self._followers: list[MachineFollower] = []
         self._unreadable = UnreadableRows(self)
         with self._closed_on_error():
             self._load()
@@ -140,9 +145,16 @@ class Journal(JournalDatabase):
                     record,
                 ),
             )
+            durable = [follower(db, machine) for follower in self._followers]
+        for done in durable:
+            done()
         self._keep(machine)
         self.revision += 1
         return machine
+
+    def on_machine(self, follower: MachineFollower) -> None:
+        """Call `follower` with each record that is written, in the same transaction; then what it returns."""
+        self._followers.append(follower)
 
     def note(self, machine: Machine) -> Machine:
         """Keep a record in memory only, for what changes with every heartbeat."""

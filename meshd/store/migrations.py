@@ -123,6 +123,24 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ),
     ),
     ("CREATE TABLE promises (pool TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",),
+    (
+        # Times are microseconds since 1970, money is millionths of a USD.
+        """CREATE TABLE lives (
+            machine TEXT NOT NULL, pool TEXT NOT NULL, slot TEXT NOT NULL, provider TEXT NOT NULL,
+            region TEXT NOT NULL, instance_type TEXT NOT NULL, instance_id TEXT NOT NULL, spot INTEGER NOT NULL,
+            gpus INTEGER NOT NULL, vcpus INTEGER NOT NULL, micros_per_hour INTEGER NOT NULL, since INTEGER NOT NULL,
+            until INTEGER, end_asked_at INTEGER, shown INTEGER NOT NULL, increment_s REAL NOT NULL,
+            minimum_s REAL NOT NULL, part INTEGER NOT NULL, PRIMARY KEY (machine, part)) STRICT""",
+        "CREATE INDEX lives_by_end ON lives (until)",
+        """CREATE TABLE job_uses (
+            job TEXT NOT NULL, slot TEXT NOT NULL, since INTEGER NOT NULL, until INTEGER, user TEXT NOT NULL,
+            account TEXT NOT NULL, name TEXT NOT NULL, gpus INTEGER NOT NULL, cpus INTEGER NOT NULL,
+            PRIMARY KEY (job, slot, since)) STRICT""",
+        "CREATE INDEX job_uses_by_end ON job_uses (until)",
+        """CREATE TABLE ledger_pruned (
+            pool TEXT NOT NULL, provider TEXT NOT NULL, micros INTEGER NOT NULL,
+            PRIMARY KEY (pool, provider)) STRICT""",
+    ),
 )
 
 

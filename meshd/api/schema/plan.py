@@ -18,7 +18,7 @@ class AlternativeRow(Part):
 
     Attributes:
         rule: what decided: `taken`, `price`, `spot_preferred`, `fewest_machines`, `provider_order`, `name`, `place`,
-            `limit_in_all`, `slots`, `overshoot`, `limits_together`, `cooling_down`, `misfit`; `next` if it
+            `limit_in_all`, `budget`, `slots`, `overshoot`, `limits_together`, `cooling_down`, `misfit`; `next` if it
             would be taken next.
         price_stale: too old to rely on for a budget.
     """

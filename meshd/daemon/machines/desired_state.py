@@ -10,7 +10,9 @@ from typing import Protocol
 from meshd.config import PriceSettings, Settings, TimingSettings
 from meshd.config.pools import pool_of
 from meshd.daemon.live_settings import LiveSettings
+from meshd.model.budget import Budget, Spent
 from meshd.model.desired import Desired, Policy, Pool, Promise
+from meshd.plan.ledger import budget_of
 from meshd.plan.provider_capabilities import limits, rents_pods
 from meshd.provider_api import Provider
 from meshd.runtime.clock import Clock
@@ -114,6 +116,14 @@ class PoolPromises(Protocol):
         ...
 
 
+class Spending(Protocol):
+    """What is spent."""
+
+    def spent(self, now: datetime) -> Mapping[str, Spent]:
+        """By pool, and for all together (""), in the day and the month of `now`. Reads memory."""
+        ...
+
+
 class DesiredState:
     """Calling it returns what is desired at this moment. Reads memory only.
 
@@ -124,6 +134,7 @@ class DesiredState:
         shapes: what Slurm's files can say.
         promises: what the slots of pools promise.
         clock: time.
+        ledger: what is spent.
         may_change_devices: the tailnet's API can be asked to change devices.
     """
 
@@ -135,10 +146,13 @@ class DesiredState:
         shapes: Shapes,
         promises: PoolPromises,
         clock: Clock,
+        ledger: Spending,
         *,
         may_change_devices: bool,
     ) -> None:
         self._live = live
+        self._ledger = ledger
+        self._minimum_s = {name: provider.capabilities.billing_minimum_s for name, provider in providers.items()}
         self._journal = journal
         self._providers = providers
         self._shapes = shapes
@@ -163,4 +177,11 @@ class DesiredState:
             ),
             cooldowns=self._journal.cooldowns(now),
             expired_cooldowns=self._journal.expired_cooldowns(now),
+            budget=self._budget(now),
         )  # fmt: skip
+
+    def _budget(self, now: datetime) -> Budget:
+        limits = self._live.settings.budgets
+        if not limits:
+            return Budget()
+        return budget_of(limits, self._ledger.spent(now), self._journal.machines(), self._minimum_s, now)
