@@ -287,6 +287,9 @@ class Snapshot:
         instances: by provider, all machines with our tag.
         offers: by provider, what can be rented.
         node_addrs: by slot, the NodeAddr of each joined line that is in force in Slurm.
+        settable_addrs: by slot, the address of a machine whose line needs nothing but its address: `scontrol update`
+            puts that in force at once, and slurmd may start before Slurm has read the line. A slot that is not here
+            needs its line in force first.
         dead_key: why the auth key for new machines does not work, as the tailnet's API says; "" when it works or that
             is not known.
         reports: by machine, the last report of its agent.
@@ -298,6 +301,7 @@ class Snapshot:
     tailnet: Observation[TailnetView]
     slurm: Observation[SlurmView]
     node_addrs: Mapping[str, str] = field(default_factory=dict)
+    settable_addrs: Mapping[str, str] = field(default_factory=dict)
     dead_key: str = ""
     reports: Mapping[str, AgentReport] = field(default_factory=dict)
     sections: Mapping[str, Mapping[str, WantedSection]] = field(default_factory=dict)

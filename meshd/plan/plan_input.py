@@ -101,7 +101,7 @@ class PlanInput:
         slurm_since: since when it has answered without a break.
         jobs: by slot, the ids of the jobs that run there.
         configuring_jobs: by slot, the ids of the CONFIGURING jobs that have it. None of their processes runs anywhere.
-        node_addrs, dead_key: see Snapshot.
+        node_addrs, settable_addrs, dead_key: see Snapshot.
         no_ipv4: why the tailnet cannot carry the cluster; "" when it can.
         view: what the verdicts on single nodes need.
     """
@@ -121,6 +121,7 @@ class PlanInput:
     jobs: Mapping[str, tuple[str, ...]]
     configuring_jobs: Mapping[str, tuple[str, ...]]
     node_addrs: Mapping[str, str]
+    settable_addrs: Mapping[str, str]
     dead_key: str
     no_ipv4: str
     cooldowns: Mapping[CooldownKey, Cooldown]
@@ -164,6 +165,7 @@ class PlanInput:
             jobs=jobs,
             configuring_jobs=configuring_jobs,
             node_addrs=snapshot.node_addrs,
+            settable_addrs=snapshot.settable_addrs,
             dead_key=snapshot.dead_key,
             no_ipv4=head_without_ipv4(snapshot.tailnet.value) if isinstance(snapshot.tailnet, Fresh) else "",
             cooldowns=cooldowns,

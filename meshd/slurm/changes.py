@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ClusterShell.NodeSet import NodeSet
 
@@ -12,8 +12,12 @@ from meshd.errors import SlurmError
 from meshd.slurm.capabilities import SlurmCapabilities
 from meshd.slurm.show import parse_nodes
 
+NODES_A_CALL = 1000
+"""The most nodes in one call whose addresses are set: Linux takes at most 128 KiB in one argument."""
+
 _SLOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _JOB = re.compile(r"[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?")
+_ADDRESS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}")
 _ALREADY = "Invalid node state specified"
 _CLOSED = frozenset({"DRAIN", "DOWN", "FAIL", "FUTURE"})
 
@@ -62,6 +66,21 @@ class SlurmChanges(ABC):
             node = parse_nodes(text).get(slot)
             if node is None or node.states & _CLOSED:
                 raise
+
+    async def set_node_addrs(self, addrs: Mapping[str, str]) -> None:
+        """Set where slurmctld reaches these nodes, by name, at once and without its files. NodeHostName is the name.
+
+        A reconfigure does not change the address of a CLOUD node, and leaves one that was set here as it is.
+
+        Raises:
+            SlurmError: Slurm refused a node; those of earlier calls, and any before it, have their addresses.
+        """
+        items = [(_checked(_SLOT, slot), _checked(_ADDRESS, address)) for slot, address in addrs.items()]
+        for start in range(0, len(items), NODES_A_CALL):
+            part = items[start : start + NODES_A_CALL]
+            names, places = ",".join(slot for slot, _ in part), ",".join(address for _, address in part)
+            argv = ["scontrol", "update", f"nodename={names}", f"nodeaddr={places}", f"nodehostname={names}"]
+            await self._call(argv)
 
     async def drain_slots(self, slots: Collection[str], reason: str) -> None:
         """Drain many slots with one command.

@@ -23,6 +23,11 @@ class Applied(Protocol):
         """The address of every slot whose joined line Slurm has."""
         ...
 
+    @property
+    def settable_addrs(self) -> Mapping[str, str]:
+        """The address of every slot whose joined line differs from Slurm's in nothing else that counts."""
+        ...
+
 
 class Wanted(Protocol):
     """What machines are to have of their node settings."""
@@ -68,6 +73,7 @@ class SnapshotReader:
             tailnet=self._loop_lag.heard(self._tailnet.current),
             slurm=self._sources.slurm.current,
             node_addrs=self._applied.node_addrs,
+            settable_addrs=self._applied.settable_addrs,
             dead_key=self._sources.dead_key(),
             reports=dict(self._reports.current),
             sections=self._wanted.of_arriving(),

@@ -114,6 +114,11 @@ class SlurmFilesController(Controller):
         return self._publisher.applier.node_addrs if self._publisher else {}
 
     @property
+    def settable_addrs(self) -> Mapping[str, str]:
+        """The address of every slot whose line needs nothing but its address: see `Snapshot.settable_addrs`."""
+        return {}
+
+    @property
     def left_out(self) -> Mapping[str, str]:
         """Machines whose line cannot be written, or that Slurm does not take, each with why; all others go on."""
         refused = self._publisher.refused_lines.reasons if self._publisher else {}

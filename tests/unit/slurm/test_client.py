@@ -31,6 +31,36 @@ class Slow:
         return Result(tuple(argv), 0, CONFIG, "")
 
 
+class Told:
+    """A scontrol that takes everything and keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.argv: list[list[str]] = []
+
+    async def __call__(self, argv: Sequence[str], **_: Any) -> Result:
+        self.argv.append(list(argv))
+        return Result(tuple(argv), 0, "", "")
+
+
+async def test_the_addresses_of_many_nodes_are_set_in_few_calls() -> None:
+    scontrol = Told()
+    client = SlurmClient(scontrol, 1.0)
+    addrs = {f"h100-{i}": f"100.64.{i // 250}.{i % 250 + 1}" for i in range(1, 2502)}
+    await client.set_node_addrs(addrs)
+    assert [argv[:2] for argv in scontrol.argv] == [["scontrol", "update"]] * 3
+    seen: dict[str, str] = {}
+    for argv in scontrol.argv:
+        names, places, hosts = (word.partition("=")[2].split(",") for word in argv[2:])
+        assert names == hosts
+        seen |= dict(zip(names, places, strict=True))
+    assert seen == addrs
+    await client.set_node_addrs({})
+    for odd in ({"h100-1,h100-2": "100.64.0.1"}, {"h100-1": "100.64.0.1 state=down"}, {"-x": "100.64.0.1"}):
+        with pytest.raises(SlurmError):
+            await client.set_node_addrs(odd)
+    assert len(scontrol.argv) == 3
+
+
 async def test_those_who_ask_for_the_settings_at_once_share_one_command() -> None:
     scontrol = Slow()
     client = SlurmClient(scontrol, 1.0)
