@@ -151,6 +151,21 @@ class SlurmNode:
         }
 
     @property
+    def cloud(self) -> bool:
+        """Whether Slurm's power saving drives it: its line says State=CLOUD."""
+        return "CLOUD" in self.states
+
+    @property
+    def powered_down(self) -> bool:
+        """Whether Slurm has switched it off, or is doing so. No job can come onto it, and none is on it."""
+        return bool(self.states & {"POWERED_DOWN", "POWERING_DOWN"}) and not self.held
+
+    @property
+    def leaves_power(self) -> bool:
+        """Whether it is switched off, or will be once its jobs have ended. Slurm cannot take that back."""
+        return bool(self.states & {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"})
+
+    @property
     def drained(self) -> bool:
         """Whether it takes no new jobs."""
         return "DRAIN" in self.states

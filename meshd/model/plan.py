@@ -152,7 +152,13 @@ class RecordPublished(Step):
 
 @dataclass(frozen=True, slots=True)
 class StartSlurmd(Step):
-    """Tell the agent to start slurmd: the last step before the node is tested."""
+    """Tell the agent to start slurmd: the last step before the node is tested.
+
+    Attributes:
+        cloud: its slot is a CLOUD node. Slurm is told its address first, and slurmd tells of a new boot.
+    """
+
+    cloud: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,8 +98,8 @@ def configuring(machine: Machine, given: PlanInput) -> Step | None:
         return Move(machine.name, "no longer needed", way_out(machine))
     if step := ended_step(machine, given):
         return step
-    if not machine.line_published and given.node_addrs.get(machine.slot) == machine.tailnet_ip:
-        return RecordPublished(machine.name, "its line is in force")
+    if step := published(machine, given):
+        return step
     if machine.slurmd_started:
         return Move(machine.name, "slurmd was started", Phase.TESTING)
     wanted = given.view.sections.get(machine.name, {})
@@ -109,17 +109,31 @@ def configuring(machine: Machine, given: PlanInput) -> Step | None:
     since, limit_s = both_since(given), given.policy.configure_timeout_s + sum(one.within_s for one in wanted.values())
     if since is not None and age_s(machine, given, since) > limit_s:
         missing = "munge was not proved" if not machine.munge_ok else "Slurm did not take its line"
-        if machine.munge_ok and machine.line_published:
+        if machine.munge_ok and _line_suffices(machine, given):
             missing = "its agent did not start slurmd"
         missing = f"{lacks.name}: {lacks.words}" if lacks is not None else machine.problem or missing
         cause = FailureCause.SETTINGS if lacks is not None else FailureCause.CONFIGURE
         return fail(machine, f"not configured within {limit_s:g} s: {missing}", cause)
-    if machine.munge_ok and machine.line_published and lacks is None:
+    if machine.munge_ok and _line_suffices(machine, given) and lacks is None:
         fault = path_fault(machine, given.view) if not machine.may_run_jobs else ""
         if fault:
             return Move(machine.name, f"slurmd waits for a direct path to the head: {fault}", Phase.TESTING)
-        return StartSlurmd(machine.name, "munge is proved and Slurm knows its address")
+        return StartSlurmd(machine.name, "munge is proved and its line fits", given.cloud(machine))
     return None
+
+
+def published(machine: Machine, given: PlanInput) -> Step | None:
+    """Record that Slurm uses the machine's line, which a CLOUD node does not wait for."""
+    if not machine.line_published and given.node_addrs.get(machine.slot) == machine.tailnet_ip != "":
+        return RecordPublished(machine.name, "its line is in force")
+    return None
+
+
+def _line_suffices(machine: Machine, given: PlanInput) -> bool:
+    """Whether slurmd may start: Slurm has the machine's line, or the slot's line lacks nothing but the address."""
+    return machine.line_published or (
+        given.cloud(machine) and given.settable_addrs.get(machine.slot) == machine.tailnet_ip != ""
+    )
 
 
 def testing(machine: Machine, given: PlanInput) -> Step | None:
@@ -141,6 +155,8 @@ def testing(machine: Machine, given: PlanInput) -> Step | None:
         return fail(machine, f"drained before it was READY: {closed.words}", FailureCause.TEST)
     if node is not None and node.up:
         return MarkReady(machine.name, "slurmd answers")
+    if step := published(machine, given):
+        return step
     since, limit_s = both_since(given), _test_limit_s(machine, given)
     if since is not None and age_s(machine, given, max(since, machine.slurmd_start_ordered_at or since)) > limit_s:
         states = "+".join(sorted(node.states)) if node else "unknown to Slurm"
@@ -160,7 +176,7 @@ def _path_tested(machine: Machine, given: PlanInput) -> Step | None:
     """
     fault = path_fault(machine, given.view)
     if not fault:
-        return StartSlurmd(machine.name, "its pool accepts its path to the head")
+        return StartSlurmd(machine.name, "its pool accepts its path to the head", given.cloud(machine))
     since, limit_s = both_since(given), _test_limit_s(machine, given)
     if since is None or age_s(machine, given, since) <= limit_s:
         return None

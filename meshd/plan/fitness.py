@@ -197,6 +197,8 @@ def _in_slurm(machine: Machine, view: ClusterView) -> tuple[UnfitReason, str] | 
     node = view.node(machine)
     if node is None:
         other = view.slurm.nodes.get(machine.slot)
+        if other is not None and other.cloud and other.powered_down:  # Slurm took its address then
+            return UnfitReason.POWERED_DOWN, slurm_words(other)
         where = f"has {machine.slot} at {other.node_addr}" if other else f"does not have {machine.slot}"
         return UnfitReason.ABSENT, f"Slurm {where}, and the machine is at {machine.tailnet_ip}"
     why = _state_why(node, view.slurm.slurm_user)

@@ -49,6 +49,9 @@ def draining(machine: Machine, given: PlanInput) -> Step | None:
     node = given.node(machine)
     if machine.removal is Removal.FORCED:
         return Leave(machine.name, "removed by force", machine.slot, forced=True)
+    if node is not None and node.cloud and given.idle(machine) and (node.powering_up or node.powered_down):
+        # No job can start there: slurmd has not registered, or Slurm has switched the node off.
+        return Leave(machine.name, "no job is on it", machine.slot, silent=dead(machine, given))
     if node is not None and not node.drained:
         # Also a node that is DOWN: it takes jobs again as soon as its slurmd registers.
         return Drain(machine.name, machine.failure or machine.reason, machine.slot)
@@ -67,7 +70,8 @@ def terminating(machine: Machine, given: PlanInput) -> Step | None:
     if at is not None and asked is not None and at > asked and _gone_from(instance, machine, given, at):
         return Move(machine.name, f"{machine.provider} says it is gone", Phase.GONE)
     waiting_for_slurm = (
-        given.node_addrs.get(machine.slot) == machine.tailnet_ip != ""
+        not given.cloud(machine)  # its address was taken when it left, and its line can follow
+        and given.node_addrs.get(machine.slot) == machine.tailnet_ip != ""
         and age_s(machine, given) < given.policy.publish_wait_max_s
     )
     if waiting_for_slurm:

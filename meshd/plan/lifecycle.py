@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshd.codes import WarningCode
-from meshd.model.machine import IN_SLURM, FailureCause, Machine, Phase
+from meshd.model.machine import IN_SLURM, FailureCause, Machine, Phase, UnfitReason
 from meshd.model.plan import AskAgent, DisableKeyExpiry, Move, RecordDevice, RecordPeer, Step, Warn
 from meshd.plan import arriving, leaving, unclear_launch
 from meshd.plan.leaving import ended_step, fail
@@ -74,7 +74,28 @@ def _ready(machine: Machine, given: PlanInput) -> Step | None:
             f"silent for over {patience_s(machine, given):g} s{why}, and Slurm does not reach it either",
             FailureCause.UNKNOWN,
         )
-    return _device(machine, given) or repair(machine, given) or _lasting_key(machine, given)
+    return (
+        arriving.published(machine, given)
+        or _device(machine, given)
+        or _powered_down(machine, given)
+        or repair(machine, given)
+        or _lasting_key(machine, given)
+    )
+
+
+def _powered_down(machine: Machine, given: PlanInput) -> Step | None:
+    """Give a machine back whose CLOUD node Slurm has switched off, which a person decided.
+
+    Its agent must see no job either: a slurmctld that lost its state begins with all CLOUD nodes switched off.
+    """
+    report, since = given.view.report(machine), machine.unfit_since
+    node = given.slurm.nodes.get(machine.slot) if given.slurm else None
+    off = machine.unfit_reason is UnfitReason.POWERED_DOWN and node is not None and node.cloud and node.powered_down
+    if not off or since is None or report is None or report.jobs or report.at <= since or not given.idle(machine):
+        return None
+    if (given.now - since).total_seconds() < given.policy.unfit_grace_s:
+        return None
+    return Move(machine.name, "Slurm has powered its node down", Phase.DRAINING)
 
 
 def _lasting_key(machine: Machine, given: PlanInput) -> Step | None:

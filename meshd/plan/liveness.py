@@ -18,8 +18,11 @@ SURE = frozenset({InstanceState.GONE, InstanceState.PREEMPTED})
 """Of these, the states that are believed as soon as the agent does not answer. In the others a machine may still work:
 it is unhealthy, off for a moment, or being repaired (Lambda's `unhealthy`, RunPod's `ERROR`, GCE's `REPAIRING`)."""
 
-REBOOTING = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT", "POWERING_UP", "POWERING_DOWN", "POWER_UP"})
+REBOOTING = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT"})
 """Slurm's states of a node that reboots (`scontrol reboot`)."""
+
+POWERING = frozenset({"POWERING_UP", "POWERING_DOWN", "POWER_UP"})
+"""More of them, except of a CLOUD node: there they are power saving's."""
 
 ANSWER_S = 5.0
 """How long to wait for an agent's answer. One that works answers within a round trip."""
@@ -46,7 +49,9 @@ def both_since(given: PlanInput) -> datetime | None:
 def rebooting(machine: Machine, given: PlanInput) -> bool:
     """Whether Slurm or its agent said that the machine reboots."""
     node = given.node(machine)
-    return machine.rebooting or (node is not None and bool(node.states & REBOOTING))
+    if machine.rebooting or node is None:
+        return machine.rebooting
+    return bool(node.states & (REBOOTING if node.cloud else REBOOTING | POWERING))
 
 
 def patience_s(machine: Machine, given: PlanInput) -> float:

@@ -181,6 +181,11 @@ class PlanInput:
         node = self.slurm.nodes.get(machine.slot) if self.slurm else None
         return node if node and node.node_addr == machine.tailnet_ip else None
 
+    def cloud(self, machine: Machine) -> bool:
+        """Whether Slurm's power saving drives the machine's slot, whatever address the slot has."""
+        node = self.slurm.nodes.get(machine.slot) if self.slurm else None
+        return node is not None and node.cloud
+
     def peer(self, machine: Machine) -> TailnetPeer | None:
         """The machine's device on the tailnet."""
         return self.peers.get(machine.name) if self.peers is not None else None

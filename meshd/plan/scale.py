@@ -85,7 +85,7 @@ def removals_to_cancel(
     fit, and only if the overshoot allows it.
     """
     able = sorted(
-        (m for m in machines if m.removal is Removal.SCALE_DOWN and not m.failure and _can_stay(m)),
+        (m for m in machines if m.removal is Removal.SCALE_DOWN and not m.failure and _can_stay(m, given)),
         key=lambda m: (not (given.jobs.get(m.slot) or given.configuring_jobs.get(m.slot)), m.created_at, m.name),
     )
     chosen = _Kept(pool, target, missing, supply(machines))
@@ -97,9 +97,11 @@ def removals_to_cancel(
     return chosen.machines
 
 
-def _can_stay(machine: Machine) -> bool:
+def _can_stay(machine: Machine, given: PlanInput) -> bool:
     if machine.phase is Phase.DRAINING:
-        return machine.slurmd_started and not machine.left_slurm
+        node = given.slurm.nodes.get(machine.slot) if given.slurm else None
+        off = node is not None and node.cloud and node.leaves_power
+        return machine.slurmd_started and not machine.left_slurm and not off
     return machine.phase in COUNTS_AS_SUPPLY
 
 

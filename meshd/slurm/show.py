@@ -153,7 +153,8 @@ def _job(line: str) -> SlurmJob:
         user=field["UserName"],
         partition=field["Partition"],
         state=field["State"].upper(),
-        nodes=hostlist(filled(field["NodeList"])),
+        # 22.05 shows the former nodes of a job that was put back into the queue.
+        nodes=hostlist(filled(field["NodeList"])) if field["State"].upper() != "PENDING" else (),
         state_reason=plain(filled(field["Reason"]), REASON_MAX_CHARS),
         gpus=gpus_of(field["tres-per-job"]) or gpus_of(field["tres-per-node"]) * count,
         features=filled(field["Feature"]),

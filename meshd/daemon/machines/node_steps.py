@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import structlog
@@ -21,7 +21,7 @@ from meshd.model.plan import CancelRemoval, DisableKeyExpiry, Drain, Leave, Mark
 from meshd.plan.devices import NO_IPV4
 from meshd.plan.fitness import OURS, by_person, drained_before_start
 from meshd.plan.leaving import way_out
-from meshd.slurm.instance import instance_args
+from meshd.slurm.instance import slurmd_args
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +49,14 @@ class SlurmControl(Protocol):
 
     async def set_down(self, slot: str, reason: str) -> None:
         """The node is dead: its jobs are requeued. Raises SlurmError."""
+        ...
+
+    async def power_down(self, slots: Collection[str], reason: str = "", *, force: bool = False) -> None:
+        """Slurm switches the nodes off; with `force` at once. Raises SlurmError."""
+        ...
+
+    async def set_node_addrs(self, addrs: Mapping[str, str]) -> None:
+        """Where slurmctld reaches these nodes from now on. Raises SlurmError."""
         ...
 
 
@@ -110,7 +118,9 @@ class NodeSteps:
         machine = self._machine_store.get(step.subject)
         if machine.phase not in {Phase.CONFIGURING, Phase.TESTING} or machine.slurmd_started or machine.removal:
             return
-        args = {"slurm_settings": await self._slurm.node_settings(), "slurmd_args": instance_args(machine)}
+        args = {"slurm_settings": await self._slurm.node_settings(), "slurmd_args": slurmd_args(machine, step.cloud)}
+        if step.cloud:
+            await self._slurm.set_node_addrs({machine.slot: machine.tailnet_ip})
         # Written down before it is asked for: from here on a job may run there, whatever the agent answers.
         self._machine_store.change(
             step.subject,
@@ -155,7 +165,10 @@ class NodeSteps:
             if machine.removal is Removal.SCALE_DOWN:
                 self._machine_store.change(machine.name, EventKind.KEPT, step.reason, removal=None, reason=step.reason)
             return
-        node = await self._node(machine)
+        node = (await self._slurm.view()).nodes.get(machine.slot)
+        if node is not None and node.cloud and node.leaves_power:
+            return  # it goes on leaving
+        node = node if node is not None and node.node_addr == machine.tailnet_ip else None
         drained_at = machine.drained_at
         ours = drained_at is not None and drained_at >= machine.phase_since
         if ours and node is not None and node.drained and node.reason.startswith(OURS):
@@ -172,11 +185,6 @@ class NodeSteps:
         if self._wait_until_quiet is not None:
             await self._wait_until_quiet()
 
-    async def _node(self, machine: Machine) -> SlurmNode | None:
-        """The machine's slot in Slurm now, if it is this machine that stands behind it."""
-        node = (await self._slurm.view()).nodes.get(machine.slot)
-        return node if node is not None and node.node_addr == machine.tailnet_ip else None
-
     async def drain(self, step: Drain) -> None:
         """Let no new jobs onto the slot."""
         await self._slurm.drain(step.slot, f"{OURS} {step.reason}"[:250])
@@ -192,7 +200,9 @@ class NodeSteps:
         node = view.nodes.get(step.slot)
         ours = node is not None and node.node_addr == machine.tailnet_ip
         busy = bool(jobs) or (node is not None and node.busy)
-        if not step.forced and not step.dead and (busy or (ours and node is not None and not node.drained)):
+        cloud = node is not None and node.cloud
+        closed = node is None or node.drained or (cloud and (node.powering_up or node.powered_down))
+        if not step.forced and not step.dead and (busy or (ours and not closed)):
             # Somebody resumed the node, so it may get a job at any moment: drain it again first.
             log.info("leave_waits", machine=machine.name, jobs=jobs)
             return
@@ -203,6 +213,9 @@ class NodeSteps:
                 f"job {', '.join(jobs)} loses {step.slot}: removed by force",
                 machine.name,
             )
+        text = f"{OURS} {machine.failure or step.reason}"[:250]
+        if cloud and node is not None and (ours or busy):
+            await self._power_down(node, text, busy=busy)
         slurmd_runs = machine.slurmd_started and not step.dead
         if not step.dead and not step.silent and machine.facts is not None:
             await self._keep_logs(machine)
@@ -210,8 +223,7 @@ class NodeSteps:
             if why:
                 log.warning("agent_did_not_leave", machine=machine.name, reason=why)
             slurmd_runs = bool(why)
-        if ours or busy:
-            text = f"{OURS} {machine.failure or step.reason}"[:250]
+        if (ours or busy) and not cloud:
             if ours and node is not None and not node.drained and not step.dead:
                 # DOWN alone does not last: slurmctld opens the node when its slurmd answers once more.
                 await self._slurm.drain(step.slot, text)
@@ -219,6 +231,17 @@ class NodeSteps:
         self._machine_store.change(
             machine.name, EventKind.LEFT, f"out of Slurm: {step.reason}", left_slurm=True, slurmd_started=slurmd_runs
         )
+
+    async def _power_down(self, node: SlurmNode, text: str, *, busy: bool) -> None:
+        """Have Slurm switch off a CLOUD node that nothing is to run on any more.
+
+        Its jobs are put back into the queue first. A node that powers up is left to those who wait for it: another
+        machine can take its slot.
+        """
+        if busy:
+            await self._slurm.set_down(node.name, text)
+        if (busy or not node.powering_up) and not node.powered_down:
+            await self._slurm.power_down([node.name], text, force=True)
 
     async def at_work(self, machine: Machine) -> str:
         """Why a machine must not be ended just now; "" when it may. The last look before its end.

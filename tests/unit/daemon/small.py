@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,14 @@ class Slurm:
     async def set_down(self, slot: str, reason: str) -> None:
         self.orders.append(f"down {slot}")
         self._states(slot, lambda states: frozenset({"DOWN"}) | (states & {"DRAIN"}), reason)
+
+    async def power_down(self, slots: Collection[str], reason: str = "", *, force: bool = False) -> None:
+        self.orders.append(f"power_down{' force' if force else ''} {','.join(slots)}")
+        for slot in slots:
+            self._states(slot, lambda states: (states & {"CLOUD"}) | {"IDLE", "POWERING_DOWN"}, reason)
+
+    async def set_node_addrs(self, addrs: Mapping[str, str]) -> None:
+        self.orders.append(f"addr {' '.join(f'{slot}={address}' for slot, address in addrs.items())}")
 
     def _states(self, slot: str, change: Callable[[frozenset[str]], frozenset[str]], reason: str) -> None:
         node = self.seen.nodes[slot]

@@ -102,6 +102,11 @@ def test_jobs_that_wait_and_run():
     assert (running.gpus, running.state_reason) == (4, "")
 
 
+def test_the_former_nodes_of_a_job_that_waits_again_are_not_its_nodes():
+    (job,) = show.parse_jobs(RUNNING.replace("RUNNING", "PENDING"))
+    assert job.nodes == ()
+
+
 RESERVATION = (
     "ReservationName={} StartTime=2026-11-28T16:10:57 EndTime=2026-11-28T17:10:57 Duration=01:00:00 Nodes={} NodeCnt=1 "
     "CoreCnt=1 Features=(null) PartitionName={} Flags=MAINT,IGNORE_JOBS,SPEC_NODES TRES=cpu=1 Users=root\n"
