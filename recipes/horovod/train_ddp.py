@@ -37,4 +37,5 @@ for _ in range(STEPS):
 
 weights = sum(float(parameter.abs().sum()) for parameter in model.parameters())
 print(f"rank {rank} of {size}: loss {first:.3f} -> {last:.3f}, sum of all weights {weights:.5f}")
+dist.barrier()  # the last sums are done on all ranks
 dist.destroy_process_group()

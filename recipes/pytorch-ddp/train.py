@@ -84,4 +84,5 @@ dist.all_reduce(right)
 if rank == 0:
     metrics.log(done, accuracy=(right[0] / right[1]).item())
     metrics.end()
+dist.barrier()  # the last sums are done on all ranks
 dist.destroy_process_group()

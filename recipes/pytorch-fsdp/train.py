@@ -114,4 +114,5 @@ dist.all_reduce(mean)
 if rank == 0:
     metrics.log(done, mean_loss=mean.item() / size)
     metrics.end()
+dist.barrier()  # the last sums are done on all ranks
 dist.destroy_process_group()

@@ -115,6 +115,10 @@ class Lab:
         except ValueError:
             raise Unanswered(f"meshctl {' '.join(words)}: {result.returncode} {_output(result)}") from None
 
+    async def checks(self) -> dict[str, Any]:
+        """The rows of `meshctl doctor`, by name, also where a check fails: another one, of a Slurm that is slow."""
+        return {row["name"]: row for row in (await self.ask_whatever("doctor"))["checks"]}
+
     async def scale(self, gpus: int, *more: str, timeout_s: float = 180.0, expect: int = 0) -> Any:
         """`meshctl scale --wait`, and what it says in the end."""
         words = ["scale", "--gpus", str(gpus), "--yes", "--wait", "--timeout", f"{timeout_s:.0f}s", *_from_aws(more)]

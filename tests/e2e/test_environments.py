@@ -87,7 +87,7 @@ async def test_what_a_pool_gives_its_nodes(lab: Lab, figure: Callable[[str], Non
     for name in ("batch", "step"):
         assert json.loads(await lab.inside(machine, "cat", f"/tmp/{name}")) == expected
 
-    checks = {row["name"]: row for row in (await lab.ask("doctor"))["checks"]}
+    checks = await lab.checks()
     assert checks["job environment"]["status"] == "ok"
 
     # A change reaches running nodes, a set-up does not run again.

@@ -96,7 +96,7 @@ async def test_from_launch_to_the_end(mine: Lab, figure: Callable[[str], None]) 
     began = time.monotonic()
     spares = await only_spares_live(lab, sent)
     figure(f"both keys dead, and spares held, {time.monotonic() - began:.1f} s after READY")
-    rows = {row["name"]: row for row in (await lab.ask("doctor"))["checks"]}
+    rows = await lab.checks()
     assert "for one use, on aws, runpod; 2 of 2 nodes hold a spare" in rows["key mode"]["text"]
 
     before = await lab.by_slot()

@@ -45,7 +45,7 @@ async def test_pods_under_a_head_with_control_groups(grouped: Lab, lab: Lab) -> 
     assert [row["lacks"] for row in rows.values()] == [LACKS, LACKS]
     slots = sorted(row["slot"] for row in rows.values())
     assert sorted((await lab.srun("-N2", "printenv", "SLURMD_NODENAME")).split()) == slots
-    checks = {row["name"]: row for row in (await lab.ask("doctor"))["checks"]}
+    checks = await lab.checks()
     assert checks["node limits"]["code"] == "node_without_limits"
 
     await lab.head.run("scontrol", "reconfigure")

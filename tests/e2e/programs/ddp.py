@@ -11,6 +11,7 @@ only if all tasks computed the same parameters and the loss fell.
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -77,12 +78,22 @@ def all_parameters(model: torch.nn.Module) -> torch.Tensor:
 def equal_on_all_ranks(row: torch.Tensor) -> bool:
     """Whether each rank has exactly this row."""
     rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
+    KEPT.extend([row, *rows])
     dist.all_gather(rows, row)
     return all(torch.equal(row, one) for one in rows)
 
 
 KEPT: list[torch.Tensor] = []
-"""Kept to the end: gloo of PyTorch 2.6 may hang in destroy_process_group when tensors of its last sums are gone."""
+"""Tensors of the last sums. A thread of gloo that frees the last reference to one needs the interpreter (PyTorch 2.6):
+then destroy_process_group, which waits for that thread, hangs; or Python aborts, if it is about to end.
+"""
+
+
+def leave() -> None:
+    """Leave the group, and end gloo's threads with it: what still refers to the group keeps them running."""
+    gc.collect()  # FullyShardedDataParallel refers to the group, and to itself
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def all_reduce_mb_per_s() -> float:
@@ -123,9 +134,7 @@ def main() -> int:
     size = dist.get_world_size()
     assert size == int(env.get("SLURM_NTASKS", size)), "the group has another size than the step"
     well = [trained_well(way) for way in sys.argv[1:] or ["ddp"]]
-    last = torch.ones(1)
-    dist.all_reduce(last)
-    dist.destroy_process_group()
+    leave()
     return 0 if all(well) else 1
 
 
