@@ -148,7 +148,7 @@ CORPUS: dict[str, Case] = {
     "a later include overrides": case(
         BASE + "TreeWidth=65533\nReturnToService=2\n" + NODES + PART + "Include tuning.conf\n",
         files={"tuning.conf": "TreeWidth=4\nReturnToService=0\nSlurmctldParameters=preempt_send_user_signal\n"},
-        has=("SlurmctldParameters=preempt_send_user_signal,enable_configless",),
+        has=("SlurmctldParameters=preempt_send_user_signal,enable_configless,idle_on_node_suspend",),
     ),
     "an earlier include is overridden": case(
         "Include tuning.conf\n" + BASE + "TreeWidth=65533\n" + NODES + PART, files={"tuning.conf": "TreeWidth=4\n"}
@@ -250,7 +250,20 @@ CORPUS: dict[str, Case] = {
         Warn.PROGRAM_ON_MACHINES,
     ),
     "power saving": case(
-        BASE + "SuspendProgram=/usr/bin/true\nResumeProgram=/usr/bin/true\nSuspendTime=600\n" + NODES + PART, Warn.POWER_SAVING
+        BASE + "SuspendProgram=/usr/bin/true\nResumeProgram=/usr/bin/true\nSuspendTime=600\n" + NODES + PART,
+        Warn.POWER_SAVING, Warn.POWER_SAVING_TAKEN, has=("SuspendTime=600", "ResumeProgram=/usr/bin/true"),
+    ),
+    "power saving that somebody has begun to write": case(
+        BASE + "SuspendTime=600\nSuspendTimeout=120\nResumeTimeout=7200\nResumeRate=10\nSlurmctldParameters=power_save_min_interval=30\n"
+        + NODES + PART,
+        has=("SuspendTime=2000000000", "SuspendTimeout=10", "ResumeTimeout=7200", "ResumeRate=0", "SuspendRate=0"),
+    ),
+    "a program before each job": case(
+        BASE + "PrologSlurmctld=/usr/bin/true\n" + NODES + PART, has=("PrologSlurmctld=/usr/lib/meshd/prolog-slurmctld",)
+    ),
+    "a program before each job, in an included file": case(
+        BASE + "Include site.conf\n" + NODES + PART, files={"site.conf": "PrologSlurmctld=/usr/bin/true\nPrivateData=jobs\n"},
+        has=("PrologSlurmctld=/usr/lib/meshd/prolog-slurmctld",),
     ),
     "a tree": case(
         BASE + "TopologyPlugin=topology/tree\n" + NODES + PART, Warn.TOPOLOGY, files={"topology.conf": "SwitchName=s1 Nodes=rack[1-4]\n"}

@@ -1,4 +1,7 @@
-"""The files for machines: stage 1's template, the node agent as a reproducible zipapp, and a test that jobs run."""
+"""The files for machines: stage 1's template, the node agent as a reproducible zipapp, a test that jobs run.
+
+And the programs that slurmctld runs on the head.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ import hashlib
 import io
 import zipfile
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from meshd.errors import MeshdError
+from meshd.slurm.head_programs import PROGRAMS
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _PLACES = (_PACKAGE / "_assets", _PACKAGE.parent / "deploy")
@@ -60,6 +64,11 @@ def stage1_template(*, systemd: bool = True) -> str:
 def task_prolog() -> str:
     """The text of Slurm's TaskProlog, which every node has."""
     return (node_dir() / "meshd_node" / TASK_PROLOG).read_text("utf-8")
+
+
+def head_programs() -> dict[PurePosixPath, str]:
+    """The texts of the programs that slurmctld runs on the head, by path. Raises MeshdError as `node_dir` does."""
+    return {path: _place(f"head/programs/{path.name}").read_text("utf-8") for path in PROGRAMS}
 
 
 @lru_cache(maxsize=1)

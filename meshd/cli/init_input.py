@@ -10,7 +10,7 @@ from ipaddress import IPv4Address
 from pathlib import PurePosixPath
 
 from meshd.api.schema import NodesView
-from meshd.bootstrap.assets import task_prolog
+from meshd.bootstrap.assets import head_programs, task_prolog
 from meshd.cli.errors import CliError
 from meshd.config import Settings
 from meshd.errors import SlurmError
@@ -24,6 +24,7 @@ from meshd.slurm.init.accounting import PORT
 from meshd.slurm.init.accounting_setup import look
 from meshd.slurm.init.amend import read_number
 from meshd.slurm.init.codes import InitRefused, Refusal
+from meshd.slurm.init.power_saving import OWN_PROLOG
 from meshd.slurm.init.task_prolog import TASK_PROLOG
 from meshd.slurm.init.tree import Tree, read_tree
 from meshd.slurm.init.types import (
@@ -113,6 +114,9 @@ def read_input(
         stack = conf_dir / PLUGSTACK_CONF
         plugstack = fs.read_text(stack) if fs.kind(stack) is Kind.FILE else ""
         head_task_prolog = load(TASK_PROLOG)
+        programs = head_programs()
+        on_head = {path: text for path in programs if (text := load(path)) is not None}
+        own_prolog = load(OWN_PROLOG)
         services = _accounting(fs, conf_dir, tree, settings) if accounting else None
         own_files = all(fs.kind(SLURM_DIR / name) is Kind.FILE for name in (NODES, GRES))
     except OSError as error:
@@ -142,6 +146,9 @@ def read_input(
         head_task_prolog=head_task_prolog,
         without_task_prolog=without_task_prolog(tree, settings, ask_nodes),
         accounting=services,
+        power_programs=programs,
+        head_power_programs=on_head,
+        own_prolog=own_prolog,
     )
 
 

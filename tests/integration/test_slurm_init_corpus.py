@@ -22,6 +22,7 @@ from meshd.cli import init_input
 from meshd.config import Settings
 from meshd.runtime.rootfs import RootFs
 from meshd.runtime.run import Result, run
+from meshd.slurm.head_programs import PROLOG_SLURMCTLD, RESUME_PROGRAM, SUSPEND_PROGRAM, SUSPEND_TIME_S
 from meshd.slurm.init import probe
 from meshd.slurm.init.apply import apply_init, check_init
 from meshd.slurm.init.codes import InitRefused, Refusal
@@ -52,7 +53,9 @@ VOLATILE = ("boot_time", "hash_val", "next_job_id", "slurmctld(primary)", "slurm
 AMENDED = (
     "slurmctldparameters", "returntoservice", "treewidth", "slurmdtimeout", "messagetimeout", "unkillablesteptimeout",
     "selecttype", "selecttypeparameters", "grestypes", "srunportrange", "maxnodecount", "accountingstoragetres",
-    "launchparameters", "taskprolog", "communicationparameters",
+    "launchparameters", "taskprolog", "communicationparameters", "resumeprogram", "suspendprogram", "suspendtime",
+    "resumetimeout", "suspendtimeout", "resumerate", "suspendrate", "privatedata", "prologslurmctld",
+    "prologslurmctld[0]", "prologslurmctld[1]",
 )  # fmt: skip
 LISTENS = re.compile(r"^ *\d+: \S+:(1AA1|1AAB) \S+ 0A ", re.MULTILINE)
 """A listening socket on port 6817 or 6827, in /proc/net/tcp."""
@@ -198,7 +201,7 @@ def records(text: str, key: str) -> dict[str, dict[str, str]]:
 
 
 def items(shown: Shown, key: str) -> set[str]:
-    return set(shown.config[key].split(",")) - {"(null)", ""}
+    return set(shown.config[key].split(",")) - {"(null)", "none", ""}
 
 
 def wanted_is_in_force(shown: Shown) -> None:
@@ -218,6 +221,13 @@ def wanted_is_in_force(shown: Shown) -> None:
     assert config["srunportrange"] == "60001-63000"
     of_its_own = config.get("keepalivetime", "SYSTEM_DEFAULT") != "SYSTEM_DEFAULT"
     assert of_its_own or any(item.lower().startswith("keepalive") for item in items(shown, "communicationparameters"))
+    programs = (config["resumeprogram"], config["suspendprogram"])
+    if "/usr/bin/true" not in programs:  # of another tool
+        assert programs == (str(RESUME_PROGRAM), str(SUSPEND_PROGRAM))
+        assert int(config["suspendtime"].split()[0]) == SUSPEND_TIME_S
+        assert {"idle_on_node_suspend", "enable_configless"} <= items(shown, "slurmctldparameters")
+        prologs = [value for key, value in config.items() if key.startswith("prologslurmctld")]
+        assert str(PROLOG_SLURMCTLD) in prologs
     assert shown.nodes.keys() >= SLOTS
     assert {"h100", "cpu"} <= shown.partitions.keys()
     for slot in SLOTS:
@@ -232,7 +242,7 @@ def the_users_is_as_it_was(before: Shown, after: Shown) -> None:
     for key, value in before.config.items():
         if key not in AMENDED and key not in VOLATILE:
             assert after.config.get(key) == value, key
-    for key in ("communicationparameters", "launchparameters"):
+    for key in ("communicationparameters", "launchparameters", "privatedata"):
         assert items(before, key) <= items(after, key)
     assert before.config.get("taskprolog", "(null)") in ("(null)", after.config.get("taskprolog"))
     fields = ("NodeAddr", "CPUTot", "RealMemory", "TmpDisk", "Weight", "Gres", "Sockets", "CoresPerSocket")

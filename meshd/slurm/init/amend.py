@@ -77,6 +77,11 @@ class Editor:
             over = f", over {placed.where}"
         self.reasons.append(f"{key} gets {gets}: {reason}{over}" if gets else f"{key}={value}: {reason}{over}")
 
+    def add_line(self, key: str, value: str, reason: str) -> None:
+        """Add one more line of a key that may occur several times."""
+        self.conf = self.conf.with_line(parse("").with_value(key, value).render().rstrip("\n"))
+        self.reasons.append(f"{key}={value}: {reason}")
+
     def add_item(self, key: str, item: str, reason: str) -> None:
         """Add an item to a comma list. It replaces an item of the same name (before `=`) and another value."""
         old = self.tree.list_of(key)

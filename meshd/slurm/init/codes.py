@@ -32,6 +32,7 @@ class Warn(StrEnum):
     OTHER_PRIMARY = "other_primary"
     PARTITION_DEFAULTS = "partition_defaults"
     POWER_SAVING = "power_saving"
+    POWER_SAVING_TAKEN = "power_saving_taken"
     PROGRAM_ON_MACHINES = "program_on_machines"
     SELECT_TYPE = "select_type"
     SLURMCTLD_PORT = "slurmctld_port"

@@ -15,6 +15,7 @@ from meshd.slurm.init.codes import InitRefused, Refusal, Warn
 from meshd.slurm.init.containers import container_change
 from meshd.slurm.init.groups import amend_groups
 from meshd.slurm.init.names import check_names, own_names
+from meshd.slurm.init.power_saving import amend_power_saving, power_program_changes
 from meshd.slurm.init.task_prolog import amend_task_prolog, program_change
 from meshd.slurm.init.tree import Tree, read_tree
 from meshd.slurm.init.types import (
@@ -52,6 +53,7 @@ def plan_init(have: InitInput) -> InitPlan:
     amend(editor)
     amend_groups(editor, own)
     amend_task_prolog(editor, own)
+    own_prolog = amend_power_saving(editor)
     accounting = plan_accounting(editor)
     editor.ship_includes()
     editor.include_first(nodes_name, "meshd declares its slots there")
@@ -69,6 +71,7 @@ def plan_init(have: InitInput) -> InitPlan:
     files.extend(container_change(have))
     # Leave out meshd's own files: the daemon may write them at any moment.
     files.extend(program_change(have))
+    files.extend([*power_program_changes(have), *own_prolog])
     mine = (have.conf_dir / nodes_name, have.conf_dir / gres_name)
     users = {path: text for path, text in have.texts().items() if path not in mine}
     return InitPlan(

@@ -180,6 +180,9 @@ class InitInput:
         head_task_prolog: its text on the head; None when it is missing.
         without_task_prolog: nodes of meshd that do not have it.
         accounting: what is there of it; None where it is not asked for.
+        power_programs: the texts of the programs for power saving; empty leaves them and the settings alone.
+        head_power_programs: their texts on the head, where they are there.
+        own_prolog: the text of the file that names the site's own PrologSlurmctld; None when it is missing.
     """
 
     cluster: str
@@ -206,6 +209,9 @@ class InitInput:
     head_task_prolog: str | None = None
     without_task_prolog: tuple[str, ...] = ()
     accounting: AccountingState | None = None
+    power_programs: Mapping[PurePosixPath, str] = field(default_factory=dict)
+    head_power_programs: Mapping[PurePosixPath, str] = field(default_factory=dict)
+    own_prolog: str | None = None
 
     def texts(self) -> dict[PurePosixPath, str]:
         """Every text, by absolute path."""

@@ -11,6 +11,7 @@ from meshd.slurm.conf import parse
 from meshd.slurm.init.amend import Editor
 from meshd.slurm.init.codes import Warn
 from meshd.slurm.init.names import warn_partitions
+from meshd.slurm.init.power_saving import of_another_tool
 from meshd.slurm.init.task_prolog import TASK_PROLOG
 from meshd.slurm.init.tree import Placed, Tree
 from meshd.slurm.init.types import DAEMON_USER, PLUGSTACK_CONF, InitInput
@@ -161,7 +162,7 @@ def _features(editor: Editor, tree: Tree) -> None:
         kind = tree.get(key)
         if kind is not None and kind.lower() not in ("auth/munge", "cred/munge"):
             editor.warn(Warn.AUTH_TYPE, f"{_at(tree, key)}: {key}={kind}: meshd distributes only munge keys")
-    if tree.get("ResumeProgram") or tree.get("SuspendProgram"):
+    if of_another_tool(editor):
         where = _at(tree, "ResumeProgram" if tree.get("ResumeProgram") else "SuspendProgram")
         partitions = ",".join(dict.fromkeys(pool.partition or pool.name for pool in editor.have.pools))
         excluded = tree.list_of("SuspendExcParts")

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from meshd.bootstrap.assets import head_programs
 from meshd.slurm.capabilities import SlurmVersion
 from meshd.slurm.conf import Line, parse
 from meshd.slurm.init.codes import InitRefused, Refusal, Warn
@@ -25,7 +26,7 @@ def look(case: Case, version: SlurmVersion) -> InitInput:
     user = tree_of(case).get("SlurmUser") or "root"
     return InitInput(
         "lab", HEAD, ADDRESS, case.files["slurm.conf"], case.files.get("gres.conf"), None, {**rest, **case.elsewhere},
-        present=frozenset(case.files), pools=POOLS, slurm_user=user, version=version,
+        present=frozenset(case.files), pools=POOLS, slurm_user=user, version=version, power_programs=head_programs(),
     )  # fmt: skip
 
 
@@ -51,6 +52,8 @@ def after(have: InitInput, plan: InitPlan) -> InitInput:
         included={**have.included, **{link.path.name: plan.first_nodes_conf for link in plan.links[:1]}},
         links={link.path.name: str(link.target) for link in plan.links},
         oci_conf=texts.get("oci.conf", have.oci_conf),
+        head_power_programs=have.power_programs,
+        own_prolog=texts.get("prolog-slurmctld", have.own_prolog),
     )
 
 

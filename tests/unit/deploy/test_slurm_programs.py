@@ -1,0 +1,211 @@
+"""The programs that slurmctld runs on the head: never late, never in the way, whatever meshd does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAMS = ROOT / "deploy/head/programs"
+NAMES = ("slurm-resume", "slurm-suspend", "prolog-slurmctld")
+AT_ONCE_S = 2.0
+"""A loaded machine takes its time to start a program."""
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    (tmp_path / "prolog").mkdir()
+    (tmp_path / "etc").mkdir()
+    return tmp_path
+
+
+def program(name: str, run_dir: Path, **settings: int) -> Path:
+    """The program with other paths and times."""
+    text = (PROGRAMS / name).read_text().replace("/run/meshd", str(run_dir)).replace("/etc/meshd", f"{run_dir}/etc")
+    for key, value in settings.items():
+        text, count = re.subn(rf"^{key}=\d+", f"{key}={value}", text, flags=re.M)
+        assert count == 1, key
+    place = run_dir / name
+    place.write_text(text)
+    place.chmod(0o755)
+    return place
+
+
+def job(path: Path, **env: str) -> subprocess.Popen[bytes]:
+    """As slurmctld starts it: without a PATH, in a process group of its own."""
+    values = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "h100-[1-2]", **env}
+    return subprocess.Popen([path], env=values, start_new_session=True)
+
+
+@contextmanager
+def bell(run_dir: Path, *, heard: bool = True) -> Iterator[int]:
+    """The FIFO that meshd holds open. It ends without a reader when meshd is gone."""
+    os.mkfifo(run_dir / "bell")
+    fd = os.open(run_dir / "bell", os.O_RDWR | os.O_NONBLOCK) if heard else -1
+    try:
+        yield fd
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def gates(run_dir: Path) -> list[Path]:
+    return list((run_dir / "prolog").iterdir())
+
+
+def release(run_dir: Path) -> bool:
+    """What meshd does. False: the program is between two looks."""
+    (gate,) = gates(run_dir)
+    try:
+        fd = os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    gate.unlink()
+    os.close(fd)
+    return True
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck")
+@pytest.mark.parametrize("name", NAMES)
+def test_the_programs_are_clean(name: str) -> None:
+    done = subprocess.run(["shellcheck", PROGRAMS / name], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_meshd_each_ends_well_at_once(name: str, run_dir: Path) -> None:
+    path = program(name, run_dir)
+    began_s = time.monotonic()
+    assert job(path).wait(10) == 0
+    with bell(run_dir, heard=False):
+        assert job(path).wait(10) == 0
+    assert time.monotonic() - began_s < AT_ONCE_S
+    assert gates(run_dir) == []
+    assert sorted(entry.name for entry in run_dir.iterdir()) == sorted(["bell", "etc", name, "prolog"])
+
+
+@pytest.mark.parametrize("name", ["slurm-resume", "slurm-suspend"])
+def test_a_bell_that_is_full_delays_nothing(name: str, run_dir: Path) -> None:
+    path = program(name, run_dir)
+    with bell(run_dir) as fd:
+        assert subprocess.run([path, "h100-[1-2]"], env={}, timeout=10, check=False).returncode == 0
+        assert os.read(fd, 100) == b"\n"
+        with pytest.raises(BlockingIOError):
+            while True:
+                os.write(fd, b"x" * 4096)
+        began_s = time.monotonic()
+        assert subprocess.run([path, "h100-[1-2]"], env={}, timeout=10, check=False).returncode == 0
+        assert time.monotonic() - began_s < AT_ONCE_S
+
+
+def test_a_prolog_waits_until_meshd_opens_the_other_side(run_dir: Path) -> None:
+    path = program("prolog-slurmctld", run_dir)
+    with bell(run_dir) as fd:
+        process = job(path)
+        until(lambda: bool(gates(run_dir)))
+        (gate,) = gates(run_dir)
+        assert (gate.name, gate.stat().st_mode & 0o777) == (f"7.{process.pid}", 0o600)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        assert os.read(fd, 4096) == f"7.{process.pid} h100-[1-2]\n".encode()
+        until(lambda: release(run_dir))
+        assert process.wait(10) == 0
+    assert gates(run_dir) == []
+
+
+def test_a_prolog_says_again_what_it_waits_for(run_dir: Path) -> None:
+    """A meshd that has been started meanwhile learns it."""
+    path = program("prolog-slurmctld", run_dir, look_s=1)
+    with bell(run_dir) as fd:
+        process = job(path)
+        heard: list[bytes] = []
+
+        def twice() -> bool:
+            try:
+                heard.extend(os.read(fd, 4096).splitlines())
+            except BlockingIOError:
+                return False
+            return len(heard) >= 2
+
+        until(twice)
+        assert len(set(heard)) == 1
+        until(lambda: release(run_dir))
+        assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize("nodes", ["x" * 4001, "a b", "a\nb", "$(id)", ""])
+def test_a_list_of_nodes_that_does_not_fit_is_left_to_meshd(nodes: str, run_dir: Path) -> None:
+    path = program("prolog-slurmctld", run_dir)
+    with bell(run_dir) as fd:
+        process = job(path, SLURM_JOB_NODELIST=nodes)
+        until(lambda: bool(gates(run_dir)))
+        until(lambda: release(run_dir))
+        assert process.wait(10) == 0
+        assert os.read(fd, 8192) == f"7.{process.pid} \n".encode()
+
+
+@pytest.mark.parametrize("name", ["", "x", "../7", "7 8"])
+def test_what_is_no_job_waits_for_nothing(name: str, run_dir: Path) -> None:
+    path = program("prolog-slurmctld", run_dir)
+    with bell(run_dir):
+        assert job(path, SLURM_JOB_ID=name).wait(10) == 0
+
+
+def test_a_prolog_gives_up_when_meshd_has_gone_for_good(run_dir: Path) -> None:
+    path = program("prolog-slurmctld", run_dir, look_s=1, misses_max=2)
+    with bell(run_dir):
+        process = job(path)
+        until(lambda: bool(gates(run_dir)))
+        time.sleep(0.2)
+    assert process.wait(20) == 0
+    assert gates(run_dir) == []
+
+
+def test_a_prolog_has_an_end(run_dir: Path) -> None:
+    path = program("prolog-slurmctld", run_dir, look_s=1, looks_max=1)
+    with bell(run_dir):
+        assert job(path).wait(20) == 0
+    assert gates(run_dir) == []
+
+
+def test_a_prolog_that_slurmctld_ends_leaves_nothing(run_dir: Path) -> None:
+    path = program("prolog-slurmctld", run_dir)
+    with bell(run_dir):
+        process = job(path)
+        until(lambda: bool(gates(run_dir)))
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(10) == 0
+    assert gates(run_dir) == []
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_the_sites_own_prolog_runs_afterwards_and_its_status_counts(heard: bool, run_dir: Path) -> None:
+    path = program("prolog-slurmctld", run_dir)
+    own = run_dir / "own"
+    own.write_text(f"#!/bin/sh\necho $SLURM_JOB_ID ${{PATH+set}} >{run_dir}/ran\nexit 3\n")
+    own.chmod(0o755)
+    (run_dir / "etc/prolog-slurmctld").write_text(f"{own}\n")
+    with bell(run_dir, heard=heard):
+        process = job(path)
+        if heard:
+            until(lambda: bool(gates(run_dir)))
+            assert not (run_dir / "ran").exists()
+            until(lambda: release(run_dir))
+        assert process.wait(10) == 3
+    assert (run_dir / "ran").read_text().split()[0] == "7"
