@@ -66,7 +66,7 @@ def amend_power_saving(editor: Editor) -> list[FileChange]:
 
 
 def _amend_programs(editor: Editor) -> None:
-    tree, version = editor.tree, editor.have.version
+    version = editor.have.version
     editor.set("ResumeProgram", str(RESUME_PROGRAM), "tells meshd that Slurm wants slots powered up")
     editor.set("SuspendProgram", str(SUSPEND_PROGRAM), "tells meshd that Slurm powers slots down")
     editor.set("SuspendTime", str(SUSPEND_TIME_S), "Slurm itself powers no node down, yours included; meshd does")
