@@ -127,8 +127,9 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         journal, {name: rounding_of(provider.capabilities) for name, provider in providers.items()}, clock.now
     )
     desired = DesiredState(
-        live, journal, providers, slurm_files, promises, clock, ledger, may_change_devices=keys.api is not None
-    )
+        live, journal, providers, slurm_files, promises, sources.slurm, clock, ledger,
+        may_change_devices=keys.api is not None,
+    )  # fmt: skip
     head_key = HeadKey(settings.cluster.ssh_key)
     accounts = HeadAccounts(ports.accounts, live, clock, settings.cluster.state_dir)
     node_settings = NodeSettings(

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from meshd.model.budget import Budget
 from meshd.model.cooldown import Cooldown, CooldownKey
+from meshd.provider_api import ProviderCapabilities
 
 SpotPolicy: TypeAlias = Literal["never", "if_cheaper", "prefer", "only"]
 """Whether spot machines are rented: not at all, by price alone, where there are any, or nothing else."""
@@ -40,7 +41,8 @@ class Pool:
         max_usd_per_hour: of all the pool's machines together.
         overshoot_max_gpus: the most GPUs to rent beyond the target; None: as many as is cheapest.
         min_gpus: the target while nobody has set one; idle nodes are given back only down to it.
-        idle_timeout_s: a node without a job for this long is given back; None: never.
+        idle_timeout_s: a node without a job for this long is given back; None: never, or by a default where Slurm's
+            queue drives the pool.
         pod_providers: the providers that rent pods.
         with_spot: those of its providers that have spot offers; None when that is not known.
         prices_since: under a limit in USD, offers with an older price are not rented; None: any age will do.
@@ -158,6 +160,8 @@ class Policy:
     """The providers that rent pods, each with what its pods lack, for people."""
     direct_pools: frozenset[str] = frozenset()
     """The pools whose machines need a direct tailnet path to the head."""
+    billing: Mapping[str, ProviderCapabilities] = field(default_factory=dict)
+    """By provider, how its machines' time is billed."""
     price_stale_after_s: float = 30 * 86400.0
     """An older price is stale: under a budget it causes a warning, or is not used at all."""
 

@@ -309,6 +309,7 @@ class Snapshot:
             is not known.
         reports: by machine, the last report of its agent.
         sections: by machine that is being configured, the node settings that it is to have, by section.
+        by_person: the slots that a person powered up in Slurm, as far as was seen.
     """
 
     instances: Mapping[str, Observation[tuple[Instance, ...]]]
@@ -320,6 +321,7 @@ class Snapshot:
     dead_key: str = ""
     reports: Mapping[str, AgentReport] = field(default_factory=dict)
     sections: Mapping[str, Mapping[str, WantedSection]] = field(default_factory=dict)
+    by_person: frozenset[str] = frozenset()
 
     @property
     def known_offers(self) -> list[Offer]:

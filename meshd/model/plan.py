@@ -278,13 +278,13 @@ class RefusedDemand:
 
 @dataclass(frozen=True, slots=True)
 class OpenSlots:
-    """How many of a pool's slots without a machine are worth powering up now.
+    """How many of a pool's free slots are worth powering up now: those without a machine, and not powering up.
 
     Attributes:
-        count: for so many, machines can be had as far as is known.
+        count: for so many, machines can be had as far as is known. It alone decides: it grows when there is hope again.
         code: why not for more; None where `count` is the number of the free slots.
         reason: the same in one sentence; "" likewise.
-        until: when it is worth trying again; None likewise.
+        until: for people: when it is worth trying again; None likewise.
     """
 
     count: int

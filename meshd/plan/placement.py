@@ -178,11 +178,18 @@ def cooldown_of(
         now: UTC.
         pool: the pool that would rent it; "" ignores cooldowns of places, which are of one pool each.
     """
-    if not cooldowns:
-        return None
+    return next(_cooling(offer, cooldowns, now, pool), None) if cooldowns else None
+
+
+def usable_from(offer: Offer, cooldowns: Mapping[CooldownKey, Cooldown], now: datetime, pool: str) -> datetime:
+    """When the last of the offer's cooldowns ends; `now` when none is in force."""
+    return max((one.until for one in _cooling(offer, cooldowns, now, pool)), default=now)
+
+
+def _cooling(offer: Offer, cooldowns: Mapping[CooldownKey, Cooldown], now: datetime, pool: str) -> Iterator[Cooldown]:
     keys = scopes(pool, offer)[:-1] if pool else scopes("", offer)[:1]
     found = (cooldowns.get(key) for key in (*keys, CooldownKey.of_provider(offer.provider)))
-    return next((b for b in found if b is not None and b.until > now and b.cause is not CooldownCause.PAUSE), None)
+    return (one for one in found if one is not None and one.until > now and one.cause is not CooldownCause.PAUSE)
 
 
 def usable(

@@ -8,20 +8,20 @@ step assumes that another step of the same plan was carried out.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from meshd.model.desired import Desired
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Snapshot
-from meshd.model.plan import Plan, Remove, RequestMachine, Step, Warn
-from meshd.plan.budget import charge_of, kill_steps, withdrawn
+from meshd.model.plan import Plan, Remove, Step, Warn
+from meshd.plan.budget import kill_steps, withdrawn
 from meshd.plan.lifecycle import contradiction_warning, next_step
 from meshd.plan.orphans import Known, orphan_steps
 from meshd.plan.plan_input import PlanInput
+from meshd.plan.pool_plan import pool_plan
 from meshd.plan.prices import stale_warnings
 from meshd.plan.replace import replacement
-from meshd.plan.scale import scale_steps
+from meshd.plan.room import Money
 
 
 def plan(
@@ -57,11 +57,11 @@ def plan(
     steps: list[Step] = [step for step in kill_steps(desired.budget, machines, given) if step.subject not in busy]
     steps += [step for step in withdrawn(desired.budget, machines, now) if step.subject not in busy]
     ended = {step.subject for step in steps}
-    for pool in desired.pools.values():
-        grown = scale_steps(desired, pool, by_pool.get(pool.name, []), snapshot, given)
-        found = [step for step in grown if step.subject not in busy and step.subject not in ended]
-        desired = _with_orders(desired, found, now)
-        steps += found
+    money = Money(desired.budget, now)  # the pools share it
+    pools = [
+        pool_plan(desired, pool, by_pool.get(pool.name, []), snapshot, given, money) for pool in desired.pools.values()
+    ]
+    steps += [step for one in pools for step in one.steps if step.subject not in busy and step.subject not in ended]
     shrinking = {step.subject for step in steps if isinstance(step, Remove)}
     steps += [step for step in _replacements(desired, by_pool, given, busy) if step.subject not in shrinking]
     steps += stale_warnings(desired, tuple(steps), now)
@@ -91,14 +91,10 @@ def plan(
     return Plan(
         tuple(step for step in steps if not isinstance(step, Warn)),
         tuple(step for step in steps if isinstance(step, Warn)),
+        refused=tuple(refused for one in pools for refused in one.refused),
+        open_slots={one.pool: one.open_slots for one in pools if one.open_slots is not None},
+        unwanted_slots=tuple(slot for one in pools for slot in one.unwanted_slots),
     )
-
-
-def _with_orders(desired: Desired, steps: Sequence[Step], now: datetime) -> Desired:
-    """What is desired, when these machines are ordered: the pools share one budget."""
-    orders = [step for step in steps if isinstance(step, RequestMachine)]
-    charges = [charge_of(one.offer, one.pool, one.subject, desired.budget, now) for one in orders]
-    return replace(desired, budget=desired.budget.beside(*charges))
 
 
 def _replacements(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase, Removal
@@ -14,6 +15,7 @@ from meshd.plan.gang import group_of, groups_of, is_gang
 from meshd.plan.grow import Growth
 from meshd.plan.placement import amount, overshoot_most
 from meshd.plan.plan_input import PlanInput
+from meshd.plan.room import Money
 
 _EARLIEST_FIRST = (
     Phase.REQUESTED,
@@ -41,43 +43,97 @@ def units(machine: Machine) -> int:
     return offer_units(machine.offer)
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What demand brings to a pool in the same plan. A target is a floor, so it counts as well.
+
+    Attributes:
+        kept: machines that were to be given back, and that stay for jobs.
+        removed: machines that are given back since their jobs are gone.
+        slots: those that jobs have or wait for; they are not for a target's machines.
+        units: those of the machines that are rented for jobs.
+    """
+
+    kept: tuple[Machine, ...] = ()
+    removed: tuple[Machine, ...] = ()
+    slots: frozenset[str] = frozenset()
+    units: int = 0
+
+    def staying(self, machines: Sequence[Machine]) -> list[Machine]:
+        """The machines that count as supply and stay, in this plan too."""
+        return [*(m for m in supply(machines) if m not in self.removed), *self.kept]
+
+
+NOTHING_BESIDE = Beside()
+
+
 def growth_of(
-    desired: Desired, pool: Pool, machines: Sequence[Machine], snapshot: Snapshot, given: PlanInput
+    desired: Desired,
+    pool: Pool,
+    machines: Sequence[Machine],
+    snapshot: Snapshot,
+    given: PlanInput,
+    money: Money | None = None,
+    beside: Beside = NOTHING_BESIDE,
 ) -> Growth | None:
-    """What the pool must rent, beyond its supply and the removals that it cancels; None for nothing."""
-    target, have = desired.target(pool), supply(machines)
+    """What the pool must rent for its target, beyond its supply and the removals that it cancels; None for nothing."""
+    target, have = desired.target(pool), beside.staying(machines)
     if target is None:
         return None
-    missing = target.gpus - supply_gpus(have)
-    kept = removals_to_cancel(pool, target, missing, machines, given) if missing > 0 else []
+    missing = target.gpus - sum(map(units, have)) - beside.units
+    kept = removals_to_cancel(pool, target, missing, machines, given, beside) if missing > 0 else []
     missing -= sum(units(m) for m in kept)
     if missing <= 0:
         return None
-    return Growth(desired, pool, target, missing, machines, [*have, *kept], snapshot, given)
+    money = money or Money(desired.budget, given.now)
+    return Growth(
+        desired, pool, target, missing, machines, [*have, *kept], snapshot, given, money, beside.slots
+    )  # fmt: skip
 
 
 def scale_steps(
-    desired: Desired, pool: Pool, machines: Sequence[Machine], snapshot: Snapshot, given: PlanInput
+    desired: Desired,
+    pool: Pool,
+    machines: Sequence[Machine],
+    snapshot: Snapshot,
+    given: PlanInput,
+    money: Money,
+    beside: Beside = NOTHING_BESIDE,
 ) -> Iterator[Step]:
-    """The steps that bring one pool to its target. `machines` are those of the pool that are not GONE."""
+    """The steps that bring one pool to its target.
+
+    Args:
+        desired: its target.
+        pool: the pool.
+        machines: those of the pool that are not GONE.
+        snapshot: the offers.
+        given: the observed state.
+        money: what the plan may still spend.
+        beside: what the plan does for jobs.
+    """
     target = desired.target(pool)
     if target is None:
         return
-    have = supply(machines)
-    missing = target.gpus - supply_gpus(have)
+    have = beside.staying(machines)
+    missing = target.gpus - sum(map(units, have)) - beside.units
     if missing > 0:
-        kept = removals_to_cancel(pool, target, missing, machines, given)
+        kept = removals_to_cancel(pool, target, missing, machines, given, beside)
         for machine in kept:
             yield CancelRemoval(machine.name, f"{amount(target.gpus, pool)} wanted again")
-    growth = growth_of(desired, pool, machines, snapshot, given)
+    growth = growth_of(desired, pool, machines, snapshot, given, money, beside)
     if growth is not None:
         yield from growth.steps()
     elif missing < 0 and pool.name in desired.targets:  # `min_gpus` alone gives nothing back
-        yield from _shrink(-missing, have, given, pool, target)
+        yield from _shrink(-missing, have, given, pool, target, beside)
 
 
 def removals_to_cancel(
-    pool: Pool, target: Target, missing: int, machines: Sequence[Machine], given: PlanInput
+    pool: Pool,
+    target: Target,
+    missing: int,
+    machines: Sequence[Machine],
+    given: PlanInput,
+    beside: Beside = NOTHING_BESIDE,
 ) -> list[Machine]:
     """The machines of a scale-down that the pool needs again and that have not left Slurm; never more than needed.
 
@@ -85,7 +141,11 @@ def removals_to_cancel(
     fit, and only if the overshoot allows it.
     """
     able = sorted(
-        (m for m in machines if m.removal is Removal.SCALE_DOWN and not m.failure and _can_stay(m, given)),
+        (
+            m
+            for m in machines
+            if m.removal is Removal.SCALE_DOWN and not m.failure and _can_stay(m, given) and m not in beside.kept
+        ),
         key=lambda m: (not (given.jobs.get(m.slot) or given.configuring_jobs.get(m.slot)), m.created_at, m.name),
     )
     chosen = _Kept(pool, target, missing, supply(machines))
@@ -131,11 +191,17 @@ def _broken(machine: Machine, given: PlanInput) -> bool:
     return found is not None and not found.deliberate
 
 
-def _shrink(surplus: int, have: list[Machine], given: PlanInput, pool: Pool, target: Target) -> Iterator[Step]:
+def _shrink(
+    surplus: int, have: list[Machine], given: PlanInput, pool: Pool, target: Target, beside: Beside
+) -> Iterator[Step]:
     """Give back: first unfit nodes without a job, then machines that are not READY, idle ones, and those with jobs.
 
     Among those with jobs the unfit ones go first; their jobs are waited for. Of equal ones the dearest goes first, then
     the newest. A node that a person drained counts like any other.
+
+    In a pool that Slurm's queue drives, a machine on its way to a slot that a job waits for stays. Machines that were
+    rented for jobs go only if they are idle and older than the target: the others leave when they are idle. Those of
+    the target do not go because of them: a pool keeps as many as its target says beside the queue's.
     """
     if given.slurm is None:
         have = [m for m in have if m.phase is not Phase.READY]  # which ones are idle is not known
@@ -146,9 +212,24 @@ def _shrink(surplus: int, have: list[Machine], given: PlanInput, pool: Pool, tar
             -m.usd_per_hour, -m.created_at.timestamp(), m.name
         )
     )  # fmt: skip
+    of_target = surplus
+    if pool.from_queue:
+        of_target = sum(units(m) for m in have if not m.by_queue) - target.gpus
     for machine in have:
-        if units(machine) <= surplus:
+        by_queue = machine.by_queue and pool.from_queue
+        if pool.from_queue and (
+            machine.slot in beside.slots or (by_queue and not _is_left_over(machine, target, given))
+        ):
+            continue
+        if units(machine) <= min(surplus, surplus if by_queue else of_target):
             surplus -= units(machine)
+            of_target -= 0 if by_queue else units(machine)
             jobs = given.jobs.get(machine.slot, ()) if machine.phase is Phase.READY else ()
             wait = f"; it waits for job {', '.join(jobs)}" if jobs else ""
             yield Remove(machine.name, f"{amount(target.gpus, pool)} wanted{wait}")
+
+
+def _is_left_over(machine: Machine, target: Target, given: PlanInput) -> bool:
+    """Whether a machine that was rented for a job is idle, and was there when somebody set the target."""
+    older = target.at is not None and machine.created_at < target.at
+    return machine.phase is Phase.READY and older and given.idle(machine)

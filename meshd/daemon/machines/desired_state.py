@@ -10,8 +10,10 @@ from typing import Protocol
 from meshd.config import PriceSettings, Settings, TimingSettings
 from meshd.config.pools import pool_of
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.observe.source import Observed
 from meshd.model.budget import Budget, Spent
 from meshd.model.desired import Desired, Policy, Pool, Promise
+from meshd.model.observed import SlurmView, value_of
 from meshd.plan.ledger import budget_of
 from meshd.plan.provider_capabilities import limits, rents_pods
 from meshd.provider_api import Provider
@@ -31,12 +33,14 @@ def pools(
     shapes_fixed: bool,
     able: Mapping[str, Provider] | None = None,
     promises: Mapping[str, Promise] | None = None,
+    power_saving: bool = False,
 ) -> Mapping[str, Pool]:
     """The pools as the planner knows them. A pool that names no provider takes every enabled one.
 
     `able` are the providers themselves, for what they can do; None when that is not known.
 
-    `promises` are those of the pools that Slurm's queue drives.
+    `promises` are those of the pools that Slurm's queue drives. With `power_saving` it does drive them: Slurm has its
+    part of the settings in force.
 
     With `shapes_fixed` only machines of a pool's smallest shape will do: Slurm could use no more of a larger one.
     """
@@ -44,6 +48,8 @@ def pools(
     since = now - timedelta(days=prices.stale_after_d) if prices.budget_needs_fresh else None
     providers, can = tuple(enabled), {n: p.capabilities for n, p in able.items()} if able is not None else None
     found = {name: pool_of(name, settings, providers, able=can, prices_since=since) for name in settings.pools}
+    if power_saving:
+        found = {n: replace(pool, from_queue=settings.from_queue(settings.pools[n])) for n, pool in found.items()}
     if promises:
         found = {name: replace(pool, promise=promises.get(name)) for name, pool in found.items()}
     return {n: replace(pool, gpus_per_node_max=None) for n, pool in found.items()} if shapes_fixed else found
@@ -79,6 +85,7 @@ def policy(
         unfit_grace_s=timing.unfit_grace_s,
         replace_unfit_after_s=timing.replace_unfit_after_s,
         replace_cooldown_s=timing.breaker_cooldown_s,
+        billing={name: provider.capabilities for name, provider in providers.items()},
         idempotent_launch=frozenset(n for n, provider in providers.items() if provider.capabilities.idempotent_launch),
         pod_limits=pod_limits(providers),
         direct_pools=direct_pools,
@@ -133,6 +140,7 @@ class DesiredState:
         providers: the enabled ones.
         shapes: what Slurm's files can say.
         promises: what the slots of pools promise.
+        slurm: what Slurm said last.
         clock: time.
         ledger: what is spent.
         may_change_devices: the tailnet's API can be asked to change devices.
@@ -145,6 +153,7 @@ class DesiredState:
         providers: Mapping[str, Provider],
         shapes: Shapes,
         promises: PoolPromises,
+        slurm: Observed[SlurmView],
         clock: Clock,
         ledger: Spending,
         *,
@@ -157,17 +166,22 @@ class DesiredState:
         self._providers = providers
         self._shapes = shapes
         self._promises = promises
+        self._slurm = slurm
+        # Until Slurm was read the settings alone decide: a pool that was driven by the queue is not taken for another.
+        self._power_saving = True
         self._clock = clock
         self._may_change_devices = may_change_devices
 
     def __call__(self) -> Desired:
         """The pools, targets, limits and cooldowns of now."""
         now, settings = self._clock.now(), self._live.settings
+        view = value_of(self._slurm.current)
+        self._power_saving = self._power_saving if view is None else view.power_saving
         return Desired(
             cluster=settings.cluster.name,
             pools=pools(
                 settings, self._providers, now, shapes_fixed=self._shapes.shapes_fixed, able=self._providers,
-                promises=self._promises.current,
+                promises=self._promises.current, power_saving=self._power_saving,
             ),
             targets=self._journal.targets(),
             policy=policy(

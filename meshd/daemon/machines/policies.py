@@ -19,7 +19,7 @@ from meshd.model.machine import Machine, Removal
 from meshd.model.observed import Snapshot
 from meshd.plan.cooldowns import FORGET_AFTER_S, BootPolicy, failures_in_row, tripped
 from meshd.plan.failure_rules import counts_in_a_row
-from meshd.plan.idle import give_back, idle_since
+from meshd.plan.idle import give_back, idle_since, is_timed
 from meshd.plan.placement import amount, cooldown_of, usable
 from meshd.plan.plan_input import LONG_AGO, ClusterView
 from meshd.plan.replace import proved
@@ -112,13 +112,17 @@ class IdleWatch:
     def look(self, snapshot: Snapshot, now: datetime) -> None:
         """At most one machine a pool and tick is given back. Raises StoreError."""
         desired = self._desired()
-        timed = [pool for pool in desired.pools.values() if pool.idle_timeout_s is not None]
-        names = {pool.name for pool in timed}
-        machines = [m for m in self._machine_store.journal.machines() if m.pool in names] if names else []
-        self._idle = idle_since(self._idle, machines, ClusterView.of(snapshot, desired.policy, now)) if machines else {}
+        of_pool: dict[str, list[Machine]] = {}
+        for machine in self._machine_store.journal.machines():
+            of_pool.setdefault(machine.pool, []).append(machine)
+        timed = [p for p in desired.pools.values() if p.name in of_pool and is_timed(p, of_pool[p.name])]
+        machines = [machine for pool in timed for machine in of_pool[pool.name]]
+        cluster_view = ClusterView.of(snapshot, desired.policy, now)
+        by_queue = {pool.name for pool in timed if pool.from_queue}
+        self._idle = idle_since(self._idle, machines, cluster_view, by_queue) if machines else {}
         for pool in timed:
             target = desired.targets.get(pool.name)
-            found = give_back(pool, target, [m for m in machines if m.pool == pool.name], self._idle, now)
+            found = give_back(pool, target, of_pool[pool.name], self._idle, now, desired.policy.billing)
             if found and found.machine.name not in self._executor.busy:
                 # The machine first: were meshd killed in between, the target would call it back.
                 name, reason = found.machine.name, f"{found.reason}: it is given back"

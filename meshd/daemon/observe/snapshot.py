@@ -11,7 +11,8 @@ from meshd.daemon.observe.loop_lag import LoopLag
 from meshd.daemon.observe.source import sources_of
 from meshd.daemon.observe.sources import Sources
 from meshd.model.node_settings import WantedSection
-from meshd.model.observed import Snapshot
+from meshd.model.observed import Observation, SlurmView, Snapshot, value_of
+from meshd.plan.demand import PoweredUp, powered_up
 from meshd.tailnet.watcher import TailnetWatcher
 
 
@@ -38,7 +39,7 @@ class Wanted(Protocol):
 
 
 class SnapshotReader:
-    """Calling it returns the snapshot of this moment. Reads memory only.
+    """Calling it returns the snapshot of this moment. Reads memory only, and remembers which slots people powered up.
 
     Args:
         sources: the clouds, Slurm and the auth key's state.
@@ -64,19 +65,25 @@ class SnapshotReader:
         self._applied = applied
         self._reports = reports
         self._wanted = wanted
+        self._slurm: Observation[SlurmView] | None = None
+        self._powered_up = PoweredUp()
 
     def __call__(self) -> Snapshot:
         """What every source said last."""
+        slurm = self._sources.slurm.current
+        if slurm is not self._slurm:
+            self._slurm, self._powered_up = slurm, powered_up(self._powered_up, value_of(slurm))
         return Snapshot(
             instances=sources_of(self._sources.listings),
             offers=sources_of(self._sources.offers),
             tailnet=self._loop_lag.heard(self._tailnet.current),
-            slurm=self._sources.slurm.current,
+            slurm=slurm,
             node_addrs=self._applied.node_addrs,
             settable_addrs=self._applied.settable_addrs,
             dead_key=self._sources.dead_key(),
             reports=dict(self._reports.current),
             sections=self._wanted.of_arriving(),
+            by_person=self._powered_up.slots,
         )
 
     async def refresh(self) -> None:

@@ -12,6 +12,7 @@ from meshd.model.desired import Pool, Target
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh, SlurmJob, SlurmView
 from meshd.plan.idle import give_back, idle_since
+from meshd.provider_api import ProviderCapabilities
 from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, cluster_view, machine, node, slurm
 
 POOL = Pool("h100", "h100", 1, 8, ("aws",), idle_timeout_s=1800)
@@ -127,3 +128,71 @@ def test_what_is_still_missing_stays_wanted() -> None:
 def test_one_that_leaves_already_is_not_counted_again() -> None:
     machines, idle = idle_for(40)
     assert give_back(POOL, Target("h100", 1), [replace(machines[0], removal=Removal.SCALE_DOWN)], idle, NOW) is None
+
+
+# -- pools that Slurm's queue drives ----------------------------------------------------------------------------------
+
+QUEUE = replace(POOL, idle_timeout_s=None, from_queue=True)
+HOURLY = {"aws": ProviderCapabilities(billing_increment_s=3600.0)}
+
+
+@pytest.mark.parametrize(("minutes", "goes"), [(9, False), (11, True)])
+def test_the_queues_machines_go_after_ten_minutes(minutes: float, goes: bool) -> None:
+    machines, idle = idle_for(minutes)
+    found = give_back(QUEUE, None, machines, idle, NOW)
+    assert (found is not None) is goes
+    assert found is None or found.target is None
+
+
+@pytest.mark.parametrize(("target", "min_gpus", "goes"), [(1, 0, True), (2, 0, False), (0, 2, False), (0, 1, True)])
+def test_target_and_min_gpus_are_a_floor(target: int, min_gpus: int, goes: bool) -> None:
+    machines, idle = idle_for(60, 60)
+    pool = replace(QUEUE, min_gpus=min_gpus)
+    found = give_back(pool, Target("h100", target), machines, idle, NOW)
+    assert (found is not None) is goes
+    assert found is None or found.target is None, "the target stays as it was said"
+
+
+def test_an_explicit_time_lowers_the_target_as_ever() -> None:
+    machines, idle = idle_for(60, 60)
+    found = give_back(replace(QUEUE, idle_timeout_s=1800), Target("h100", 2), machines, idle, NOW)
+    assert found is not None
+    assert found.target is not None
+    assert found.target.gpus == 1
+
+
+def test_what_the_queue_left_in_a_pool_that_people_drive_goes_too() -> None:
+    machines, idle = idle_for(60, 60)
+    by_hand = replace(POOL, idle_timeout_s=None)
+    assert give_back(by_hand, None, machines, idle, NOW) is None
+    machines[1] = replace(machines[1], by_queue=True)
+    found = give_back(by_hand, None, machines, idle, NOW)
+    assert found is not None
+    assert found.machine is machines[1]
+
+
+@pytest.mark.parametrize(("run_min", "goes"), [(30, False), (57.9, False), (58.1, True), (61, False), (119, True)])
+def test_time_that_is_paid_for_is_used(run_min: float, goes: bool) -> None:
+    machines, idle = idle_for(20)
+    machines = [replace(m, launched_at=ago(run_min * 60)) for m in machines]
+    assert (give_back(QUEUE, None, machines, idle, NOW, HOURLY) is not None) is goes
+    assert give_back(QUEUE, None, machines, idle, NOW, {"aws": ProviderCapabilities()}) is not None
+    by_hand = replace(QUEUE, from_queue=False, idle_timeout_s=600)
+    assert give_back(by_hand, None, machines, idle, NOW, HOURLY) is not None, "as ever"
+
+
+def test_jobs_that_wait_keep_no_node_of_the_queue() -> None:
+    waiting = SlurmJob("9", "u", "gpu", "PENDING", state_reason="Resources")
+    view = SlurmView("24.11.5", {READY.slot: node(READY, partitions=("gpu",))}, (waiting,))
+    assert idle_since({}, [READY], cluster_view(slurm=Fresh(view, NOW)), {"h100"}) == {READY.name: NOW}
+
+
+def test_a_job_that_configures_keeps_its_nodes() -> None:
+    configuring = SlurmJob("9", "u", "gpu", "CONFIGURING", (READY.slot, "h100-2"))
+    view = SlurmView("24.11.5", {READY.slot: node(READY)}, (configuring,))
+    assert idle_since({}, [READY], cluster_view(slurm=Fresh(view, NOW)), {"h100"}) == {}
+
+
+def test_what_slurm_is_told_never_to_suspend_stays() -> None:
+    view = SlurmView("24.11.5", {READY.slot: node(READY)}, (), suspend_exc=frozenset({READY.slot}))
+    assert idle_since({}, [READY], cluster_view(slurm=Fresh(view, NOW)), {"h100"}) == {}
