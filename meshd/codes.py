@@ -73,6 +73,7 @@ class ProblemCode(StrEnum):
 
     # Slurm's files.
     SLURM_FILES_REFUSED = "slurm_files_refused"
+    SLOTS_STUCK = "slots_stuck"
     SLURM_FILES_NOT_INCLUDED = "slurm_files_not_included"
     MACHINE_LEFT_OUT = "machine_left_out"
     SLOT_LINE_KEPT = "slot_line_kept"
@@ -256,6 +257,10 @@ class EventKind(StrEnum):
     ACCOUNTS = "accounts"
     MUNGE = "munge"
     FLOOD = "flood"
+
+    # Slots without a machine, and jobs that wait for machines.
+    SLOTS = "slots"
+    QUEUE = "queue"
 
     # People and keys.
     TARGET = "target"

@@ -47,6 +47,7 @@ from meshd.daemon.providers.guards import Guards
 from meshd.daemon.reporting import Report
 from meshd.daemon.service_status import ServiceStatus
 from meshd.daemon.slurm.controller import SlurmFilesController
+from meshd.daemon.slurm.slots import SlotController
 from meshd.obs.metrics import Metrics
 from meshd.plan.ledger import rounding_of
 from meshd.store.auth_rotations import AuthRotations
@@ -139,6 +140,10 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     )  # fmt: skip
     # Slurm sends the groups of users with each job, and caches them.
     accounts.on_change(node_settings.wake, groups_changed=slurm_files.reconfigure)
+    slots = SlotController(
+        live, journal, ports.slurm, clock, sources.slurm, placeholders=lambda: slurm_files.placeholders,
+        plan=lambda: machines.controller.last.plan if machines.controller.last else None, changed=sources.slurm.hurry,
+    )  # fmt: skip
     snapshot = SnapshotReader(sources, tailnet, lag, slurm_files, reports, node_settings)
     auth_key = build_auth_key(
         settings, keys, store, auth_rotations, active, agents, ports.prover, HeadTailnet(tailnet, ports.tailscaled),
@@ -157,7 +162,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         user_data=UserDataMaker(live, keys, auth_key.machine_keys, ports.tokens, tailnet, providers),
         desired=desired, snapshot=snapshot, list_again=sources.list_again, reports=reports, logs=logs,
         machine_logs=machine_logs, wait_until_quiet=quiesce.wait_until_quiet, awake=awake,
-        followers=(live, promises, roster, head_exports, node_settings, slurm_files),
+        followers=(live, promises, roster, head_exports, node_settings, slurm_files, slots),
         tick_took_s=metrics.tick_seconds.observe,
     )  # fmt: skip
     nodes = build_nodes(
@@ -168,8 +173,8 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     )  # fmt: skip
     prices = build_prices(providers, ports.price_files, sources, live, journal, desired, clock)
     controllers: list[Controller] = [
-        promises, machines.controller, slurm_files, roster, head_exports, accounts, node_settings, nodes.node_tokens,
-        auth_key.controller,
+        promises, machines.controller, slurm_files, slots, roster, head_exports, accounts, node_settings,
+        nodes.node_tokens, auth_key.controller,
         auth_key.machine_keys, auth_key.spares, munge_key.controller, prices.controller, logs, lag,
     ]  # fmt: skip
     slurm_ping = SlurmPing(ports.slurm.ping, sources.slurm.hurry, clock)

@@ -31,7 +31,7 @@ _SLURMS_WORDS = (
     "Kill task failed", "Epilog error", "Prolog error", "batch job complete failure", "Duplicate jobid",
     "Not responding", "Node unexpectedly rebooted", "Low RealMemory", "Low TmpDisk", "Low socket", "Low CPUs",
     "gres/", "Low gres", "NHC", "Step not running", "NO NETWORK ADDRESS FOUND", "reboot timed out", "reboot complete",
-    "Health check failed", "Mismatch", "Secure node", "Slurm job suspend", "slurmd", "Node reboot",
+    "Health check failed", "Mismatch", "ResumeTimeout", "Secure node", "Slurm job suspend", "slurmd", "Node reboot",
 )  # fmt: skip
 """How the reasons of slurmctld, slurmd and health checks begin (Slurm's src/slurmctld and src/slurmd; LBNL's NHC).
 They decide only where root or SlurmUser gave the reason, since people use these accounts too."""

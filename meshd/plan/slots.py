@@ -1,0 +1,275 @@
+"""What Slurm is told of slots without a machine, and of jobs that cannot have theirs. PURE.
+
+A free slot is `idle~` while a machine can be had for it, and `drain~` with the reason and the time of the next try
+while none can. Everything follows from Slurm's states, the journal and the plan, so that a meshd that was killed goes
+on where it was: a drain says by its reason that it is meshd's, a job by its AdminComment.
+
+Measured on 22.05.8 and 24.11.5: Slurm keeps a drain~ over reconfigures and restarts. `power_down_force` brings a slot
+back from any state: after ResumeTimeout (`down~`), after it was set DOWN, and from idle~ with NOT_RESPONDING, in which
+Slurm gives it to no job. A resume would leave that behind. It takes up to 10 s and SuspendTimeout, and lifts the drain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from meshd.codes import DemandCode
+from meshd.model.ids import slot_name
+from meshd.model.machine import HOLDS_SLOT, Machine
+from meshd.model.observed import SlurmJob, SlurmNode, SlurmView
+from meshd.model.plan import OpenSlots, Plan, RefusedDemand
+from meshd.plan.fitness import OURS, by_person
+
+NOBODY = f"{OURS} nobody waits for it"
+"""Why a slot is drained that Slurm powers up and nobody wants: it is powered down next."""
+
+REASON_MAX = 200
+
+_SHORT = {
+    DemandCode.NO_CAPACITY: "no capacity", DemandCode.NO_OFFER: "no offer suits", DemandCode.PLACE: "no capacity",
+    DemandCode.BUDGET: "the budget is used up", DemandCode.LIMIT_IN_ALL: "the limit in USD is reached",
+    DemandCode.POOL_COOLING: "its machines failed", DemandCode.AUTH_KEY_DEAD: "the auth key is dead",
+    DemandCode.NO_IPV4: "the tailnet has no IPv4",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SendBack:
+    """A job that waits for slots for which no machine can be had.
+
+    Attributes:
+        batch: it goes back to the queue. False: somebody waits at a terminal, is told, and the allocation ends.
+        may_requeue: Slurm may requeue it. A job that never started loses nothing by it, so it is allowed for a moment.
+        until: when it is worth trying again.
+        comment: its AdminComment, or what the person is told.
+    """
+
+    job: str
+    batch: bool
+    may_requeue: bool
+    until: datetime
+    comment: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotChanges:
+    """What Slurm is to be told, in this order.
+
+    Attributes:
+        drain: by reason, the slots to drain.
+        send_back: the jobs that cannot have their slots.
+        unwanted: the slots to power down if no job has them after they were drained.
+        power_down: the slots to bring back to idle~, whatever state they are in.
+        strays: the slots that are up without a machine: likewise, when they stay so.
+        start_now: jobs that were sent back until a time that does not count any more.
+        resume: the drains to lift.
+        addrs: by slot, the placeholder that its address is to be again.
+    """
+
+    drain: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    send_back: tuple[SendBack, ...] = ()
+    unwanted: tuple[str, ...] = ()
+    power_down: tuple[str, ...] = ()
+    strays: tuple[str, ...] = ()
+    start_now: tuple[str, ...] = ()
+    resume: tuple[str, ...] = ()
+    addrs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def none(self) -> bool:
+        """Whether nothing is to be done."""
+        return self == _NOTHING
+
+
+_NOTHING = SlotChanges()
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPool:
+    """A pool whose slots are looked at: those of it that are CLOUD nodes in Slurm."""
+
+    name: str
+    max_nodes: int
+    partition: str
+
+
+def slot_changes(
+    pools: Sequence[SlotPool],
+    machines: Collection[Machine],
+    view: SlurmView,
+    plan: Plan,
+    placeholders: Mapping[str, str],
+) -> SlotChanges:
+    """What Slurm is to be told now. Carrying it out once more, or a part of it, changes nothing else.
+
+    Args:
+        pools: those of the settings.
+        machines: those that are not GONE.
+        view: Slurm, read after the plan's snapshot or in it.
+        plan: what cannot be had.
+        placeholders: by slot, the address of its line while it is free; a slot that is missing keeps its address.
+    """
+    there = {m.slot for m in machines if m.phase in HOLDS_SLOT and not m.left_slurm}
+    found = _Changes(view, plan, placeholders)
+    for pool in pools:
+        found.look(pool, [node for node in _nodes_of(pool, view) if node.name not in there])
+    return found.made()
+
+
+class _Changes:
+    """The changes so far."""
+
+    def __init__(self, view: SlurmView, plan: Plan, placeholders: Mapping[str, str]) -> None:
+        self._view, self._plan, self._placeholders = view, plan, placeholders
+        self._refused = {slot: one for one in plan.refused for slot in one.slots if _cloud(view, slot)}
+        self._drain: dict[str, list[str]] = {}
+        self._power_down: list[str] = []
+        self._strays: list[str] = []
+        self._resume: list[str] = []
+        self._addrs: dict[str, str] = {}
+        self._reopened: set[str] = set()
+
+    def look(self, pool: SlotPool, free: Sequence[SlurmNode]) -> None:
+        """Look at a pool's slots without a machine."""
+        closable = []
+        for node in free:
+            if _drained_by_person(node, self._view):
+                continue
+            self._address(node)
+            if is_broken(node, self._view):
+                self._power_down.append(node.name)
+            elif is_stray(node, self._view):
+                self._strays.append(node.name)
+            elif node.powering_up and _ours(node) and node.held and node.name not in self._refused:
+                self._resume.append(node.name)  # Slurm gave it to a job before it was drained
+            elif node.powered_down:
+                closable.append(node)
+        opened = self._plan.open_slots.get(pool.name)
+        if opened is not None:
+            self._open(pool, closable, opened)
+
+    def _address(self, node: SlurmNode) -> None:
+        """Slurm itself puts a slot's name for the address of one that it switched off (24.11), which is as good."""
+        address = self._placeholders.get(node.name, node.node_addr)
+        if node.node_addr not in (address, node.name) and not self._view.running_on(node.name):
+            self._addrs[node.name] = address
+
+    def _open(self, pool: SlotPool, closable: Sequence[SlurmNode], opened: OpenSlots) -> None:
+        """Drain the idle~ slots that are too many, and resume drain~ slots. Those that are open stay open first."""
+        if opened.code is None:
+            lifted = [node.name for node in closable if _ours(node)]
+            self._resume += lifted
+            if lifted:
+                self._reopened.add(pool.partition)
+            return
+        reason = reason_of(opened.code, opened.reason, opened.until)
+        order = sorted(closable, key=lambda node: node.drained)  # stable: in the order of the slots
+        self._resume += [node.name for node in order[: opened.count] if _ours(node)]
+        for node in order[opened.count :]:
+            if not node.drained or node.reason != reason:
+                self._drain.setdefault(reason, []).append(node.name)
+
+    def made(self) -> SlotChanges:
+        """All of them."""
+        for slot, one in self._refused.items():
+            if not self._view.nodes[slot].drained:
+                self._drain.setdefault(reason_of(one.code, one.reason, one.until), []).append(slot)
+        unwanted = [slot for slot in self._plan.unwanted_slots if _cloud(self._view, slot)]
+        for slot in unwanted:
+            if not self._view.nodes[slot].drained:
+                self._drain.setdefault(NOBODY, []).append(slot)
+        return SlotChanges(
+            drain={reason: tuple(slots) for reason, slots in self._drain.items()},
+            send_back=tuple(_send_back(self._plan.refused, self._view)),
+            unwanted=tuple(dict.fromkeys((*unwanted, *self._refused))),
+            power_down=tuple(self._power_down),
+            strays=tuple(self._strays),
+            start_now=tuple(_start_now(self._reopened, self._view, self._plan)),
+            resume=tuple(self._resume),
+            addrs=self._addrs,
+        )
+
+
+def unwanted_now(slots: Collection[str], view: SlurmView) -> tuple[str, ...]:
+    """Of slots that were drained to be powered down, those that still power up without a job."""
+    found = (view.nodes.get(slot) for slot in slots)
+    return tuple(
+        node.name
+        for node in found
+        if node is not None and node.cloud and node.powering_up and node.drained and node.reason.startswith(OURS)
+        and not node.held and not view.jobs_on(node.name) and not node.states & _GOING
+    )  # fmt: skip
+
+
+def is_broken(node: SlurmNode, view: SlurmView) -> bool:
+    """Whether no job could use a free slot in this state: it is DOWN, or off and NOT_RESPONDING."""
+    if node.states & _GOING or node.held:
+        return False
+    if "DOWN" in node.states:
+        return not by_person(node, view.slurm_user)
+    return "POWERED_DOWN" in node.states and "NOT_RESPONDING" in node.states
+
+
+def is_stray(node: SlurmNode, view: SlurmView) -> bool:
+    """Whether a free slot is up without a machine. One that the journal lost may be about to be found again."""
+    off = node.states & (_GOING | {"POWERED_DOWN", "DOWN"})
+    return not off and not node.powering_up and not node.held and not view.jobs_on(node.name)
+
+
+_GOING = frozenset({"POWER_DOWN", "POWERING_DOWN"})
+"""Slurm is switching it off already."""
+
+
+def reason_of(code: DemandCode | None, reason: str, until: datetime | None) -> str:
+    """The reason of a drain: in short, until when, and then the whole sentence."""
+    short = _SHORT[code] if code is not None else "no machine"
+    when = f" until {until:%Y-%m-%d %H:%M} UTC" if until is not None else ""
+    return " ".join(f"{OURS} {short}{when}: {reason}".split())[:REASON_MAX]
+
+
+def _ours(node: SlurmNode) -> bool:
+    return node.drained and node.reason.startswith(OURS)
+
+
+def _drained_by_person(node: SlurmNode, view: SlurmView) -> bool:
+    return node.drained and by_person(node, view.slurm_user)
+
+
+def _send_back(refused: Sequence[RefusedDemand], view: SlurmView) -> list[SendBack]:
+    jobs = {job.id: job for job in view.jobs if job.configuring}
+    found: dict[str, SendBack] = {}
+    for one in refused:
+        for job in (jobs[name] for name in one.jobs if name in jobs):
+            comment = reason_of(one.code, one.reason, one.until)
+            found[job.id] = SendBack(job.id, job.batch, job.requeue, one.until, comment)
+    return list(found.values())
+
+
+def _start_now(reopened: set[str], view: SlurmView, plan: Plan) -> list[str]:
+    """The jobs that meshd sent back to these partitions: machines can be had again.
+
+    Somebody lifted a cooldown, or raised a limit, before the time of the next try. A job whose gang alone cannot be had
+    waits for that time: the slots were open meanwhile.
+    """
+    refused = {name for one in plan.refused for name in one.jobs}
+    return [
+        job.id
+        for job in view.jobs
+        if _sent_back(job) and job.id not in refused and not reopened.isdisjoint(job.partition.split(","))
+    ]
+
+
+def _sent_back(job: SlurmJob) -> bool:
+    return job.state == "PENDING" and job.state_reason == "BeginTime" and job.admin_comment.startswith(OURS)
+
+
+def _cloud(view: SlurmView, slot: str) -> bool:
+    node = view.nodes.get(slot)
+    return node is not None and node.cloud
+
+
+def _nodes_of(pool: SlotPool, view: SlurmView) -> list[SlurmNode]:
+    names = (slot_name(pool.name, index) for index in range(1, pool.max_nodes + 1))
+    return [node for name in names if (node := view.nodes.get(name)) is not None and node.cloud]

@@ -1,0 +1,169 @@
+"""What Slurm is told of slots without a machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from meshd.codes import DemandCode
+from meshd.model.machine import Machine, Phase
+from meshd.model.observed import SlurmJob, SlurmNode, SlurmView
+from meshd.model.plan import OpenSlots, Plan, RefusedDemand
+from meshd.plan.slots import NOBODY, SendBack, SlotChanges, SlotPool, reason_of, slot_changes, unwanted_now
+from tests.unit.worlds import NOW, machine
+
+POOL = SlotPool("h100", 4, "h100")
+UNTIL = NOW + timedelta(minutes=10)
+WHY = "aws has none"
+CLOSED = OpenSlots(0, DemandCode.NO_CAPACITY, WHY, UNTIL)
+REASON = reason_of(DemandCode.NO_CAPACITY, WHY, UNTIL)
+PLACEHOLDERS = {f"h100-{index}": f"239.192.0.{index}" for index in range(1, 5)}
+
+
+def slot(index: int, *states: str, reason: str = "", by: str = "slurm", addr: str = "") -> SlurmNode:
+    address = addr or f"239.192.0.{index}"
+    return SlurmNode(f"h100-{index}", address, frozenset({"CLOUD", *states}), reason, reason_by=by if reason else "")
+
+
+def idle(index: int, *more: str, reason: str = "", by: str = "slurm") -> SlurmNode:
+    return slot(index, "IDLE", "POWERED_DOWN", *more, reason=reason, by=by)
+
+
+def seen(*nodes: SlurmNode, jobs: tuple[SlurmJob, ...] = ()) -> SlurmView:
+    return SlurmView("24.11.5", {node.name: node for node in nodes}, jobs, power_saving=True)
+
+
+def changes(view: SlurmView, *machines: Machine, plan: Plan | None = None) -> SlotChanges:
+    opened = {"h100": OpenSlots(4)}
+    return slot_changes([POOL], machines, view, plan or Plan(open_slots=opened), PLACEHOLDERS)
+
+
+def closed(opened: OpenSlots = CLOSED, **more: object) -> Plan:
+    return replace(Plan(open_slots={"h100": opened}), **more)  # type: ignore[arg-type]
+
+
+def test_free_slots_in_order_need_nothing() -> None:
+    assert changes(seen(*(idle(index) for index in range(1, 5)))).none
+
+
+@pytest.mark.parametrize(
+    ("node", "back"),
+    [
+        (slot(1, "DOWN", "POWERED_DOWN", reason="ResumeTimeout reached"), True),
+        (slot(1, "DOWN", "NOT_RESPONDING", reason="meshd: free slot"), True),  # upgraded from a pool driven by hand
+        (slot(1, "DOWN", "NOT_RESPONDING", reason="Not responding"), True),
+        (slot(1, "DOWN", "POWERED_DOWN", reason="bad fan", by="root"), False),  # a person's
+        (idle(1, "NOT_RESPONDING"), True),  # Slurm gives it to no job
+        (idle(1, "NOT_RESPONDING", "DRAIN", reason="keep out", by="ann"), False),
+        (slot(1, "DOWN", "POWERED_DOWN", "POWER_DOWN"), False),  # on its way
+        (slot(1, "IDLE", "POWERING_DOWN", "NOT_RESPONDING"), False),
+        (slot(1, "IDLE", "POWERING_UP", "NOT_RESPONDING"), False),  # somebody waits, or `unwanted_slots` has it
+        (slot(1, "MIXED", "POWERED_DOWN", "NOT_RESPONDING"), False),  # about to power up
+    ],
+)
+def test_a_slot_that_no_job_could_use_is_brought_back(node: SlurmNode, back: bool) -> None:
+    assert changes(seen(node)).power_down == (("h100-1",) if back else ())
+    assert changes(seen(node), machine(Phase.BOOTING)).power_down == (), "its machine is on the way"
+
+
+@pytest.mark.parametrize(
+    ("node", "jobs", "stray"),
+    [
+        (slot(1, "IDLE"), (), True),
+        (slot(1, "IDLE", "DRAIN", reason="meshd: x"), (), True),
+        (slot(1, "MIXED"), (), False),
+        (slot(1, "IDLE"), (SlurmJob("7", "u", "h100", "RUNNING", ("h100-1",)),), False),
+        (slot(1, "IDLE", "DRAIN", reason="keep", by="ann"), (), False),
+    ],
+)
+def test_a_slot_that_is_up_without_a_machine(node: SlurmNode, jobs: tuple[SlurmJob, ...], stray: bool) -> None:
+    assert changes(seen(node, jobs=jobs)).strays == (("h100-1",) if stray else ())
+
+
+def test_a_slot_without_a_machine_gets_its_placeholder_back() -> None:
+    renamed, taken = slot(2, "IDLE", "POWERED_DOWN", addr="h100-2"), slot(1, "IDLE", "POWERED_DOWN", addr="100.64.0.9")
+    assert changes(seen(taken, renamed)).addrs == {"h100-1": "239.192.0.1"}
+    left = machine(Phase.DRAINING, left_slurm=True)
+    assert changes(seen(taken), left).addrs == {"h100-1": "239.192.0.1"}
+    assert changes(seen(taken), machine(Phase.CONFIGURING)).addrs == {}
+
+
+def test_slots_that_cannot_be_had_are_drained_with_the_reason_and_the_time() -> None:
+    view = seen(*(idle(index) for index in range(1, 5)))
+    found = changes(view, plan=closed())
+    assert found.drain == {REASON: ("h100-1", "h100-2", "h100-3", "h100-4")}
+    assert f"{UNTIL:%H:%M}" in REASON
+    assert WHY in REASON
+    limited = OpenSlots(1, DemandCode.LIMIT_IN_ALL, WHY, UNTIL)
+    assert list(changes(view, plan=closed(limited)).drain.values()) == [("h100-2", "h100-3", "h100-4")]
+
+
+def test_what_is_drained_already_stays_so_and_nothing_flaps() -> None:
+    ours = [idle(index, "DRAIN", reason=REASON) for index in range(1, 5)]
+    assert changes(seen(*ours), plan=closed()).none
+    limited = OpenSlots(2, DemandCode.NO_CAPACITY, WHY, UNTIL)
+    half = [idle(1, "DRAIN", reason=REASON), idle(2), idle(3), idle(4, "DRAIN", reason=REASON)]
+    assert changes(seen(*half), plan=closed(limited)).none, "those that are open stay open"
+
+
+def test_a_later_time_is_told() -> None:
+    later = replace(CLOSED, until=UNTIL + timedelta(minutes=20))
+    found = changes(seen(idle(1, "DRAIN", reason=REASON)), plan=closed(later))
+    assert list(found.drain.values()) == [("h100-1",)]
+
+
+def test_drains_of_meshd_are_lifted_when_their_time_has_come_and_a_persons_stays() -> None:
+    jobs = (
+        SlurmJob("7", "u", "h100", "PENDING", (), "BeginTime", admin_comment=REASON),
+        SlurmJob("8", "u", "h100", "PENDING", (), "BeginTime"),  # its own --begin
+        SlurmJob("9", "u", "cpu", "PENDING", (), "BeginTime", admin_comment=REASON),
+    )
+    persons = idle(2, "DRAIN", reason="keep out", by="ann")
+    found = changes(seen(idle(1, "DRAIN", reason=REASON), persons, jobs=jobs))
+    assert found.resume == ("h100-1",)
+    assert found.start_now == ("7",)
+    assert changes(seen(idle(1), persons, jobs=jobs)).start_now == (), "a gang's time that no drain stands for"
+    assert changes(seen(persons), plan=closed()).none
+
+
+def test_nothing_is_drained_or_lifted_while_it_is_not_known_what_can_be_had() -> None:
+    view = seen(idle(1), idle(2, "DRAIN", reason=REASON))
+    assert changes(view, plan=Plan()).none
+
+
+GANG = RefusedDemand("h100", ("7",), ("h100-1", "h100-2"), DemandCode.NO_CAPACITY, WHY, UNTIL)
+
+
+@pytest.mark.parametrize(("batch", "requeue"), [(True, True), (True, False), (False, True)])
+def test_a_job_that_cannot_have_its_slots_is_sent_back_once_they_are_drained(batch: bool, requeue: bool) -> None:
+    job = SlurmJob("7", "u", "h100", "CONFIGURING", ("h100-1", "h100-2"), batch=batch, requeue=requeue)
+    nodes = [slot(index, "MIXED", "POWERING_UP") for index in (1, 2)]
+    found = changes(seen(*nodes, idle(3), jobs=(job,)), plan=closed(refused=(GANG,)))
+    assert found.drain == {REASON: ("h100-3", "h100-1", "h100-2")}
+    assert found.send_back == (SendBack("7", batch, requeue, UNTIL, REASON),)
+    assert found.unwanted == ("h100-1", "h100-2")
+    back = replace(job, state="PENDING", nodes=(), state_reason="BeginTime", admin_comment=REASON)
+    assert changes(seen(*nodes, idle(3), jobs=(back,)), plan=closed(refused=(GANG,))).send_back == ()
+
+
+def test_a_slot_that_powers_up_for_nobody_is_drained_first() -> None:
+    plan = replace(Plan(open_slots={"h100": OpenSlots(4)}), unwanted_slots=("h100-1",))
+    powering = slot(1, "IDLE", "POWERING_UP")
+    found = changes(seen(powering), plan=plan)
+    assert (found.drain, found.unwanted) == ({NOBODY: ("h100-1",)}, ("h100-1",))
+    drained = replace(powering, states=powering.states | {"DRAIN"}, reason=NOBODY)
+    assert unwanted_now(("h100-1",), seen(drained)) == ("h100-1",)
+    assert unwanted_now(("h100-1",), seen(powering)) == (), "not drained"
+    job = SlurmJob("7", "u", "h100", "CONFIGURING", ("h100-1",))
+    taken = replace(drained, states=(drained.states - {"IDLE"}) | {"MIXED"})
+    assert unwanted_now(("h100-1",), seen(taken, jobs=(job,))) == (), "a job got it before it was drained"
+    assert changes(seen(taken, jobs=(job,))).resume == ("h100-1",), "and may keep it"
+
+
+def test_slots_of_another_form_are_left_alone() -> None:
+    plain = SlurmNode("h100-1", "239.192.0.1", frozenset({"DOWN"}), "meshd: free slot")
+    foreign = slot(9, "DOWN", "POWERED_DOWN")
+    plan = replace(closed(), unwanted_slots=("h100-1",), refused=(GANG,))
+    assert changes(seen(plain, foreign), plan=plan).none
