@@ -99,6 +99,10 @@ class ProblemCode(StrEnum):
     PRICES_STALE = "prices_stale"
     PRICE_FILE_UNREADABLE = "price_file_unreadable"
 
+    # Money.
+    BUDGET_WARNING = "budget_warning"
+    BUDGET_KILL = "budget_kill"
+
     # Keys.
     TAILNET_API_OFF = "tailnet_api_off"
     AUTH_KEY_ENDS = "auth_key_ends"
@@ -304,6 +308,7 @@ class RefusalCode(StrEnum):
     KEY_NOT_REVOCABLE = "key_not_revocable"
     ROTATION_IMPOSSIBLE = "rotation_impossible"
     MUNGE_NOT_USED = "munge_not_used"
+    NO_TIME = "no_time"
 
 
 class FaultCode(StrEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,8 @@ from meshd.api.auth import Actor
 from meshd.config import PoolSettings
 from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.machine_logs import MachineLogs
+from meshd.daemon.money.service import CostService
+from meshd.daemon.money.uses import JobUses
 from meshd.daemon.nodes.wiring import NodeReporter
 from meshd.daemon.observe.agent_reports import NodeLogs
 from meshd.daemon.observe.report import SourceReporter
@@ -20,10 +23,13 @@ from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import Prices
 from meshd.daemon.prices.service import PriceService
 from meshd.daemon.reporting import Report
+from meshd.model.ledger import JobUse
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Snapshot
 from meshd.provider_api import Provider
+from meshd.slurm.job_records import JobRecords
 from meshd.store.kept_logs import KeptLogs
+from meshd.store.ledger import Ledger
 from tests.live import live_settings
 from tests.node_room import node_parts
 from tests.property.rotation_sim import Life, begin_tailnet
@@ -46,6 +52,19 @@ class Files:
 class NoDoctor:
     async def __call__(self) -> list[s.CheckRow]:
         return []
+
+
+class Records:
+    """Slurm's records of jobs."""
+
+    def __init__(self) -> None:
+        self.uses: tuple[JobUse, ...] = ()
+
+    async def read(self, since: datetime, *, records: bool) -> JobRecords:
+        return JobRecords(self.uses, whole=records)
+
+    async def keeps_records(self) -> bool:
+        return True
 
 
 async def nothing(_provider: str) -> None:
@@ -78,6 +97,9 @@ class HeadRoom(Small):
             SourceReporter(lambda: self.seen, self.journal, ping), self.reconciler, price_service,
             NodeReporter(live, self.machine_store, nodes, self.desired, lambda: self.seen, WITHOUT_API),
         )  # fmt: skip
+        self.ledger = Ledger(self.journal, {}, self.clock.now)
+        self.records = Records()
+        uses = JobUses(self.ledger, self.records, self.records, self.clock)
         self.service = HeadService(
             live, self.machine_store, self.machines, slurm=self.slurm, slurm_files=Files(), slurm_ping=ping,
             tailnet=cast("Any", SimpleNamespace(table=SimpleNamespace(version="1.102"))), sources=sources,
@@ -85,7 +107,8 @@ class HeadRoom(Small):
             reload=lambda: s.ReloadView(reloaded=True), doctor=NoDoctor(), read_offers=self.read_offers,
             logs=NodeLogs(self.agent, self.clock),
             machine_logs=MachineLogs(self.agent, self.consoles, self.kept_logs, self.clock),
-            prices=price_service, auth_key=rotation,
+            prices=price_service,
+            costs=CostService(self.ledger, self.journal, uses, self.desired, self.clock), auth_key=rotation,
             munge_key=MungeLab(directory / "munge").service, node_tokens=nodes.token_service,
         )  # fmt: skip
         self.head = Checked(self.service.handlers())

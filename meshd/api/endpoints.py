@@ -105,6 +105,12 @@ EVENTS: Read[s.EventsQuery, s.EventsView] = Read(
     "`machine` and `kind` may be repeated.",
     refusals=(Unknown, Refused), long_poll=True,
 )  # fmt: skip
+COST: Read[s.CostQuery, s.CostView] = Read(
+    "cost", "GET", "/v1/cost", s.CostQuery, s.CostView,
+    "What was spent since `since`, by pool, provider, machine, day, user, account or job; and how far the budget is "
+    "used.",
+    refusals=(Refused,),
+)  # fmt: skip
 LOGS: ReadByMembers[s.LogsQuery, s.LogsView] = ReadByMembers(
     "logs", "GET", "/v1/logs", s.LogsQuery, s.LogsView,
     "The ends of a machine's logs, now or as the head kept them; of one that never joined its console, where the cloud "
@@ -218,7 +224,7 @@ RENEW_NODE_TOKENS: Write[s.TokenRenewalRequest, s.TokenRenewalView] = Write(
 )  # fmt: skip
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
-    STATUS, NODES, PLAN, PREVIEW, OFFERS, EXPLAIN, EVENTS, LOGS, DOCTOR, VERSION, CALLER,
+    STATUS, NODES, PLAN, PREVIEW, OFFERS, EXPLAIN, EVENTS, COST, LOGS, DOCTOR, VERSION, CALLER,
     SCALE, DRAIN, UNDRAIN, REMOVE, RELOAD,
     PRICES, REFRESH_PRICES,
     AUTH_KEY_ROTATION, ROTATE_AUTH_KEY, ABORT_AUTH_KEY_ROTATION, WAIVE_AUTH_KEY_NODE,

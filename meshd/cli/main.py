@@ -23,6 +23,7 @@ COMMANDS = (
     "plan",
     "offers",
     "prices",
+    "cost",
     "status",
     "nodes",
     "explain",

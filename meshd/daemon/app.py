@@ -18,6 +18,9 @@ from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.desired_state import DesiredState, pod_limits
 from meshd.daemon.machines.wiring import MachineParts
 from meshd.daemon.machines.wiring import build as build_machines
+from meshd.daemon.money.report import BudgetReporter
+from meshd.daemon.money.service import CostService
+from meshd.daemon.money.uses import JobUses
 from meshd.daemon.munge_key.quiesce import Quiesce
 from meshd.daemon.munge_key.wiring import MungeKeyParts
 from meshd.daemon.munge_key.wiring import build as build_munge_key
@@ -177,10 +180,13 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         nodes.node_tokens, auth_key.controller,
         auth_key.machine_keys, auth_key.spares, munge_key.controller, prices.controller, logs, lag,
     ]  # fmt: skip
+    uses = JobUses(ledger, ports.job_records, ports.slurm, clock)
+    controllers.append(uses)
+    costs = CostService(ledger, journal, uses, desired, clock)
     slurm_ping = SlurmPing(ports.slurm.ping, sources.slurm.hurry, clock)
     report = Report(
         live, SourceReporter(snapshot, journal, slurm_ping), NodeReporter(live, store, nodes, desired, snapshot, keys),
-        head_key, guards, prices.service, *controllers,
+        head_key, guards, prices.service, BudgetReporter(desired, clock), *controllers,
         MlflowReporter(lambda: live.settings.mlflow, lambda: tailnet.head_tailnet_ip),
     )  # fmt: skip
     reloaded = (sources, auth_key.controller, accounts, node_settings)
@@ -188,7 +194,8 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         live, store, machines, report, metrics, Reload(live, notifier, reloaded),
         slurm=ports.slurm, slurm_files=slurm_files, slurm_ping=slurm_ping, tailnet=tailnet, sources=sources,
         snapshot=snapshot, desired=desired, guards=guards, logs=logs, machine_logs=machine_logs, prices=prices.service,
-        auth_key=auth_key.service, munge_key=munge_key.service, node_tokens=nodes.token_service,
+        costs=costs, ledger=ledger, auth_key=auth_key.service, munge_key=munge_key.service,
+        node_tokens=nodes.token_service,
     )  # fmt: skip
     controllers.append(ServiceStatus(notifier, machines.controller, journal, desired, head.service, clock))
     tailnet.on_change(awake.set, auth_key.controller.tailnet_changed)

@@ -23,6 +23,7 @@ from meshd.runtime.clock import Clock, SystemClock
 from meshd.runtime.run import run
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.files import Writer
+from meshd.slurm.job_records import JobRecordReader
 from meshd.store.kept_logs import KeptLogs
 from meshd.tailnet.canary import Canary
 from meshd.tailnet.localapi import LocalApi
@@ -40,6 +41,7 @@ class Ports:
         keys: what auth keys are made and kept with.
         prover: proves an auth key by a login.
         slurm: Slurm's commands.
+        job_records: which jobs had which nodes.
         slurm_files: has root's unit write Slurm's files.
         munge: the head's munged.
         munge_head: has root's unit change the head's munge key.
@@ -57,6 +59,7 @@ class Ports:
     keys: KeyPorts
     prover: Prover
     slurm: SlurmClient
+    job_records: JobRecordReader
     slurm_files: Writer
     munge: MungeClient
     munge_head: HeadSide
@@ -87,6 +90,7 @@ def open_ports(settings: Settings) -> Ports:
         ),
         prover=Canary(run, clock, settings.tailnet.login_server),
         slurm=slurm,
+        job_records=JobRecordReader(run, settings.slurm.command_timeout_s),
         slurm_files=RootFiles(requests, clock),
         munge=munge,
         munge_head=HeadMunge(requests, munge, slurm, clock),

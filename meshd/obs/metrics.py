@@ -42,6 +42,9 @@ class MetricsSnapshot:
         steps_in_flight: steps of plans that are in progress.
         tick_age_s: since the last tick; None before the first.
         auth_key_dead: whether machines can no longer join with the auth key.
+        cost_usd: of all machines ever, by pool and provider.
+        job_cost_usd: of all jobs ever, by pool, account and user.
+        budget_usd, budget_spent_usd: the limits, and what is spent, by pool ("" over all) and period.
     """
 
     machines: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
@@ -59,6 +62,10 @@ class MetricsSnapshot:
     steps_in_flight: int = 0
     tick_age_s: float | None = None
     auth_key_dead: bool = False
+    cost_usd: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    job_cost_usd: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    budget_usd: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    budget_spent_usd: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
 
 class Metrics:
@@ -142,6 +149,19 @@ def families(now: MetricsSnapshot) -> list[Metric]:
         ),
         GaugeMetricFamily("meshd_steps_in_flight", "Steps of plans in progress.", now.steps_in_flight),
         GaugeMetricFamily("meshd_auth_key_dead", "1 when machines cannot join with the auth key.", now.auth_key_dead),
+        _counter("meshd_cost_usd", "What machines have cost.", ("pool", "provider"), now.cost_usd),
+        _counter(
+            "meshd_job_cost_usd", "What jobs have cost, two minutes late.", ("pool", "account", "user"),
+            now.job_cost_usd,
+        ),
+        _table(
+            "meshd_budget_usd", "A limit of the budget; pool is empty for the one over all pools. Of an hour it is USD "
+            "per hour.", ("pool", "period"), now.budget_usd,
+        ),
+        _table(
+            "meshd_budget_spent_usd", "What counts towards that limit: what is spent, or costs per hour.",
+            ("pool", "period"), now.budget_spent_usd,
+        ),
         CounterMetricFamily("meshd_reconfigures", "Reconfigures of Slurm since meshd started.", now.reconfigures),
     ]  # fmt: skip
     if now.tick_age_s is not None:
@@ -155,6 +175,13 @@ def _row(name: str, text: str, label: str, values: Mapping[str, float]) -> Metri
 
 def _table(name: str, text: str, labels: tuple[str, ...], values: Mapping[Key, float]) -> Metric:
     family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, float(value))
+    return family
+
+
+def _counter(name: str, text: str, labels: tuple[str, ...], values: Mapping[Key, float]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
     for key, value in values.items():
         family.add_metric(key, float(value))
     return family

@@ -156,9 +156,21 @@ def shares(
             continue
         mine = [(use, max(begin, use.since), min(over, use.until or now)) for use in of_life.get(_key(life), ())]
         mine = [one for one in mine if one[1] < one[2]]
-        edges = sorted({begin, over, *(one[1] for one in mine), *(one[2] for one in mine)})
-        for left, right in pairwise(edges):
-            yield from _split(life, [one[0] for one in mine if one[1] <= left and right <= one[2]], left, right)
+        yield from _swept(life, mine, begin, over)
+
+
+def _swept(
+    life: Life, uses: Sequence[tuple[JobUse, datetime, datetime]], begin: datetime, over: datetime
+) -> Iterator[Share]:
+    """The shares of one life, from one begin or end of a use to the next."""
+    changes: dict[datetime, list[int]] = {begin: [], over: []}
+    for index, (_, since, until) in enumerate(uses):
+        changes.setdefault(since, []).append(index)
+        changes.setdefault(until, []).append(index)
+    there: set[int] = set()
+    for left, right in pairwise(sorted(changes)):
+        there ^= set(changes[left])
+        yield from _split(life, [uses[index][0] for index in sorted(there)], left, right)
 
 
 def _split(life: Life, uses: Sequence[JobUse], left: datetime, right: datetime) -> Iterator[Share]:

@@ -104,6 +104,14 @@ class SlurmClient(SlurmChanges):
         """
         return task_prolog(await self._call(["scontrol", "show", "config"]))
 
+    async def keeps_records(self) -> bool:
+        """Whether slurmdbd keeps records of jobs.
+
+        Raises:
+            SlurmError: slurmctld does not answer.
+        """
+        return bool(accounting_host(await self._call(["scontrol", "show", "config"])))
+
     async def accounting(self) -> Accounting | None:
         """The state of slurmdbd; None where Slurm keeps no records.
 

@@ -45,6 +45,8 @@ class Ledger:
         self._now = now
         self._lives: dict[str, tuple[Life, ...]] = {}
         """Of machines that are alive, or were in this month: what the sums of the budget need."""
+        self._ended: dict[tuple[str, str], int] | None = None
+        """What lives that are over have cost, by pool and provider; None: to be summed up again."""
         self._month = Period.MONTH.since(now())
         self._load()
         self._catch_up()
@@ -112,6 +114,30 @@ class Ledger:
         )
         return [_use(row) for row in rows]
 
+    def slots(self) -> frozenset[str]:
+        """The slots of machines that are alive, or were in this month."""
+        return frozenset(life.slot for lives in self._lives.values() for life in lives)
+
+    def job_costs(self) -> dict[tuple[str, str, str], int]:
+        """What jobs have cost in all, by pool, account and user, in millionths of a USD, as counted so far."""
+        rows = self._journal.rows("SELECT pool, account, user, micros FROM job_costs")
+        return {(str(pool), str(account), str(user)): int(cost) for pool, account, user, cost in rows}
+
+    def counted_until(self) -> datetime | None:
+        """Until when the costs of jobs are counted; None: not at all."""
+        rows = self._journal.rows("SELECT at FROM job_costs_until")
+        return _moment(rows[0][0]) if rows else None
+
+    def count(self, found: Mapping[tuple[str, str, str], int], until: datetime) -> None:
+        """Add to the costs of jobs what they have cost from the last count until then."""
+        with self._journal.writing() as db:
+            db.executemany(
+                "INSERT INTO job_costs VALUES (?,?,?,?) ON CONFLICT (pool, account, user) "
+                "DO UPDATE SET micros = micros + excluded.micros",
+                [(*key, cost) for key, cost in found.items()],
+            )
+            db.execute("INSERT OR REPLACE INTO job_costs_until VALUES (1, ?)", (_number(until),))
+
     # -- bounds ---------------------------------------------------------------------------------------------------
 
     def prune(self, now: datetime) -> None:
@@ -137,14 +163,16 @@ class Ledger:
 
     def totals(self, now: datetime) -> dict[tuple[str, str], int]:
         """What all machines have ever cost, by pool and provider, in millionths of a USD. It never falls."""
-        sums = {
-            (str(pool), str(provider)): int(cost)
-            for pool, provider, cost in self._journal.rows("SELECT pool, provider, micros FROM ledger_pruned")
-        }
-        for row in self._journal.rows("SELECT * FROM lives WHERE shown = 1"):
-            life = _life(row)
-            key = (life.pool, life.provider)
-            sums[key] = sums.get(key, 0) + life.cost(life.since, life.billed_until(now))
+        if self._ended is None:
+            self._ended = {
+                (str(pool), str(provider)): int(cost)
+                for pool, provider, cost in self._journal.rows("SELECT pool, provider, micros FROM ledger_pruned")
+            }
+            rows = self._journal.rows("SELECT * FROM lives WHERE shown = 1 AND until IS NOT NULL")
+            _add(self._ended, map(_life, rows), now)
+        sums = dict(self._ended)
+        alive = (life for lives in self._lives.values() for life in lives if life.shown and life.until is None)
+        _add(sums, alive, now)
         return sums
 
     # -- inside ---------------------------------------------------------------------------------------------------
@@ -194,6 +222,8 @@ class Ledger:
         return partial(self._keep, machine.name, lives)
 
     def _keep(self, machine: str, lives: tuple[Life, ...]) -> None:
+        if lives != self._lives.get(machine):
+            self._ended = None
         if lives:
             self._lives[machine] = lives
         else:
@@ -201,6 +231,12 @@ class Ledger:
 
 
 _INSERT: LiteralString = "INSERT INTO lives VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+
+
+def _add(sums: dict[tuple[str, str], int], lives: Iterable[Life], now: datetime) -> None:
+    for life in lives:
+        key = (life.pool, life.provider)
+        sums[key] = sums.get(key, 0) + life.cost(life.since, life.billed_until(now))
 
 
 def _row(life: Life) -> tuple[Any, ...]:

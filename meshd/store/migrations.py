@@ -141,6 +141,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             pool TEXT NOT NULL, provider TEXT NOT NULL, micros INTEGER NOT NULL,
             PRIMARY KEY (pool, provider)) STRICT""",
     ),
+    (
+        # What jobs have cost in all until a moment: for the counters of the metrics.
+        """CREATE TABLE job_costs (
+            pool TEXT NOT NULL, account TEXT NOT NULL, user TEXT NOT NULL, micros INTEGER NOT NULL,
+            PRIMARY KEY (pool, account, user)) STRICT""",
+        "CREATE TABLE job_costs_until (one INTEGER PRIMARY KEY CHECK (one = 1), at INTEGER NOT NULL) STRICT",
+    ),
 )
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from meshd.api.schema.allreduce import AllReduceRow, AllReduceView, NodeVerdict
 from meshd.api.schema.base import SCHEMA_VERSION, Document, DryRunRequest, Part, Request
+from meshd.api.schema.cost import BudgetRow, CostQuery, CostRow, CostView
 from meshd.api.schema.events import EventRow, EventsQuery, EventsView
 from meshd.api.schema.explain import AttemptRow, ExplainFailure, ExplainQuery, ExplainView, ExplainViews
 from meshd.api.schema.head import (
@@ -66,8 +67,12 @@ __all__ = [
     "AllReduceView",
     "AlternativeRow",
     "AttemptRow",
+    "BudgetRow",
     "CallerView",
     "CheckRow",
+    "CostQuery",
+    "CostRow",
+    "CostView",
     "DoctorView",
     "Document",
     "DrainRequest",
@@ -148,6 +153,7 @@ DOCUMENTS: tuple[type[BaseModel], ...] = (
     NodesView,
     PlanView,
     OffersView,
+    CostView,
     ExplainView,
     ExplainViews,
     LogsView,

@@ -21,16 +21,19 @@ from meshd.daemon.providers.breaker import Breaker
 from meshd.daemon.providers.guards import Guards
 from meshd.daemon.reporting import Reporter, problem
 from meshd.daemon.slurm.controller import SlurmFilesController
+from meshd.model.budget import MICROS
 from meshd.model.desired import Desired
 from meshd.model.machine import COSTS_MONEY, Machine, Phase, UnfitReason
 from meshd.model.observed import Snapshot
 from meshd.obs.metrics import Metrics, MetricsSnapshot
+from meshd.plan.budget import used
 from meshd.plan.fitness import count, is_ready
 from meshd.plan.paths import demands_direct, head_path
 from meshd.plan.plan_input import ClusterView
 from meshd.plan.scale import units
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
+from meshd.store.ledger import Ledger
 
 SEVERITIES = ("error", "warning", "info")
 
@@ -46,6 +49,8 @@ def metrics_snapshot(
     steps_in_flight: int,
     ticked_at: datetime | None,
     now: datetime,
+    cost: Mapping[tuple[str, str], int] | None = None,
+    job_cost: Mapping[tuple[str, str, str], int] | None = None,
 ) -> MetricsSnapshot:
     """Everything at this moment. Pools and severities that have nothing are there with 0: alerts can rely on them."""
     cluster_view = ClusterView.of(snapshot, desired.policy, now)
@@ -64,6 +69,7 @@ def metrics_snapshot(
         if m.phase in {Phase.TESTING, Phase.READY} and (path := head_path(m, cluster_view)) is not None
     }
     seen = sources(snapshot, now)
+    limits = list(used(desired.budget, now))
     return MetricsSnapshot(
         machines=Counter((m.pool, m.provider, m.phase.value) for m in machines),
         gpus_ready=ready,
@@ -86,6 +92,10 @@ def metrics_snapshot(
         steps_in_flight=steps_in_flight,
         tick_age_s=max(0.0, (now - ticked_at).total_seconds()) if ticked_at else None,
         auth_key_dead=bool(snapshot.dead_key),
+        cost_usd={key: value / MICROS for key, value in (cost or {}).items()},
+        job_cost_usd={key: value / MICROS for key, value in (job_cost or {}).items()},
+        budget_usd={(one.scope, one.period.value): one.limit / MICROS for one in limits},
+        budget_spent_usd={(one.scope, one.period.value): one.spent / MICROS for one in limits},
     )
 
 
@@ -100,6 +110,7 @@ class MetricsReader:
         guards: the providers' breakers.
         slurm_files: counts reconfigures.
         machines: the last tick, and the steps in flight.
+        ledger: what was spent.
         clock: time.
     """
 
@@ -112,6 +123,7 @@ class MetricsReader:
         guards: Guards,
         slurm_files: SlurmFilesController,
         machines: MachineParts,
+        ledger: Ledger,
         clock: Clock,
     ) -> None:
         self._journal = journal
@@ -121,16 +133,18 @@ class MetricsReader:
         self._guards = guards
         self._slurm_files = slurm_files
         self._machines = machines
+        self._ledger = ledger
         self._clock = clock
 
     def __call__(self) -> MetricsSnapshot:
         """Everything at this moment."""
-        tick = self._machines.controller.last
+        tick, now = self._machines.controller.last, self._clock.now()
         return metrics_snapshot(
             machines=self._journal.machines(), desired=self._desired(), snapshot=self._snapshot(),
             problems=self._head.problems(), breakers=self._guards.breakers(),
             reconfigures=self._slurm_files.view().reconfigures, steps_in_flight=self._machines.executor.in_flight,
-            ticked_at=tick.at if tick else None, now=self._clock.now(),
+            ticked_at=tick.at if tick else None, now=now, cost=self._ledger.totals(now),
+            job_cost=self._ledger.job_costs(),
         )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.node_steps import SlurmControl
 from meshd.daemon.machines.wiring import MachineParts
+from meshd.daemon.money.service import CostService
 from meshd.daemon.munge_key.service import MungeKeyService
 from meshd.daemon.nodes.token_renewal import NodeTokenService
 from meshd.daemon.observe.agent_reports import NodeLogs
@@ -70,6 +71,7 @@ class HeadService:
         logs: NodeLogs,
         machine_logs: MachineLogs,
         prices: PriceService,
+        costs: CostService,
         auth_key: AuthKeyService,
         munge_key: MungeKeyService,
         node_tokens: NodeTokenService,
@@ -88,6 +90,7 @@ class HeadService:
         self._doctor = SingleFlight(doctor, DOCTOR_FRESH_S, store.clock)
         self._reload = reload
         self._prices = prices
+        self._costs = costs
         self._auth_key = auth_key
         self._munge_key = munge_key
         self._tokens = node_tokens
@@ -110,6 +113,7 @@ class HeadService:
         table.write(e.DRAIN, self._machines.drain)
         table.write(e.UNDRAIN, self._machines.undrain)
         table.write(e.REMOVE, self._machines.remove)
+        table.read(e.COST, self._costs.cost)
         table.read(e.PRICES, self._prices.prices)
         table.write(e.REFRESH_PRICES, self._refresh_prices)
         table.read(e.AUTH_KEY_ROTATION, self._auth_key.rotation)

@@ -17,6 +17,7 @@ from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.node_steps import SlurmControl
 from meshd.daemon.machines.wiring import MachineParts
+from meshd.daemon.money.service import CostService
 from meshd.daemon.munge_key.service import MungeKeyService
 from meshd.daemon.nodes.token_renewal import NodeTokenService
 from meshd.daemon.observe.agent_reports import NodeLogs
@@ -30,6 +31,7 @@ from meshd.daemon.reporting import Report
 from meshd.daemon.slurm.controller import SlurmFilesController
 from meshd.model.desired import Desired
 from meshd.obs.metrics import Metrics
+from meshd.store.ledger import Ledger
 from meshd.tailnet.watcher import TailnetWatcher
 
 
@@ -69,6 +71,8 @@ def build(
     logs: NodeLogs,
     machine_logs: MachineLogs,
     prices: PriceService,
+    costs: CostService,
+    ledger: Ledger,
     auth_key: AuthKeyService,
     munge_key: MungeKeyService,
     node_tokens: NodeTokenService,
@@ -82,9 +86,11 @@ def build(
         machine_logs=machine_logs,
         doctor=Doctor(report.checks, look=snapshot.refresh, now=clock.now),
         read_offers=Refresh(sources.offers.values(), clock),
-        prices=prices, auth_key=auth_key, munge_key=munge_key, node_tokens=node_tokens,
+        prices=prices, costs=costs, auth_key=auth_key, munge_key=munge_key, node_tokens=node_tokens,
     )  # fmt: skip
-    metrics.follow(MetricsReader(store.journal, desired, snapshot, service, guards, slurm_files, machines, clock))
+    metrics.follow(
+        MetricsReader(store.journal, desired, snapshot, service, guards, slurm_files, machines, ledger, clock)
+    )
     server = HeadApiServer(
         service.handlers(), path=cluster.socket, authorizer=Authorizer(cluster.socket_group, own_uid=os.getuid()),
         metrics=metrics.registry,

@@ -243,6 +243,8 @@ def declared() -> dict[str, set[str]]:
         machines={("p", "a", "ready"): 1}, gpus_ready={"p": 1}, gpus_wanted={"p": 1}, usd_per_hour={("p", "a"): 1.0},
         nodes_unfit={("p", "invalid"): 1}, path_direct={("p", "p-1", "direct"): False}, path_rtt_s={("p", "p-1"): 0.1},
         problems={"error": 1}, source_up={"s": True}, source_age_s={"s": 1.0}, breaker_open={"a": True}, tick_age_s=1.0,
+        cost_usd={("p", "a"): 1.0}, job_cost_usd={("p", "lab", "ann"): 1.0}, budget_usd={("", "day"): 1.0},
+        budget_spent_usd={("", "day"): 1.0},
     )  # fmt: skip
     found: dict[str, set[str]] = {}
     for family in [*metrics.registry.collect(), *families(full)]:

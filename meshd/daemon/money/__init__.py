@@ -1,0 +1,1 @@
+"""What was spent, who used it, and how far the budget is used."""

@@ -1,0 +1,39 @@
+"""What is to be told of the budget: limits that are nearly used up, and machines that are given back for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from meshd.api.schema import ProblemView
+from meshd.codes import ProblemCode
+from meshd.daemon.reporting import Reporter, problem
+from meshd.model.desired import Desired
+from meshd.plan.budget import ended_by, warned_of
+from meshd.runtime.clock import Clock
+
+
+class BudgetReporter(Reporter):
+    """Tells it.
+
+    Args:
+        desired: the budget of now.
+        clock: time.
+    """
+
+    def __init__(self, desired: Callable[[], Desired], clock: Clock) -> None:
+        self._desired = desired
+        self._clock = clock
+
+    def problems(self) -> Iterable[ProblemView]:
+        """From `warn_at` on a warning; at the limit an error, since nothing more is rented."""
+        budget, now = self._desired().budget, self._clock.now()
+        killing = {(one.scope, one.period) for one in ended_by(budget, now)}
+        for one in warned_of(budget, now):
+            if (one.scope, one.period) in killing:
+                text = f"all machines are given back, and their jobs killed, by kill_at: {one.words}"
+                yield problem(ProblemCode.BUDGET_KILL, "error", text, f"raise {one.setting}", pool=one.scope)
+                continue
+            over = one.left <= 0
+            text = f"nothing more is rented: {one.words}" if over else one.words
+            cure = f"`meshctl cost --by day` shows what was spent; raise {one.setting}, or give machines back"
+            yield problem(ProblemCode.BUDGET_WARNING, "error" if over else "warning", text, cure, pool=one.scope)

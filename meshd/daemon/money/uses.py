@@ -1,0 +1,138 @@
+"""Writes down which jobs had which machines, counts what they cost, and forgets what is old."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import ClassVar, Protocol
+
+import structlog
+
+from meshd.api.schema import ProblemView
+from meshd.daemon.controller import Controller
+from meshd.errors import SlurmError
+from meshd.model.ledger import JobUse
+from meshd.plan.ledger import shares
+from meshd.runtime.clock import Clock
+from meshd.slurm.job_records import JobRecords
+from meshd.store.ledger import Ledger
+
+log = structlog.get_logger(__name__)
+
+READ_EVERY_S = 20.0
+"""Often enough for slurmctld's memory of a job that has ended (MinJobAge, 300 s by default) and for the counters."""
+FRESH_S = 5.0
+"""Who asks for costs gets a reading that is at most so old: everybody may ask."""
+COUNTED_AFTER = timedelta(seconds=120)
+"""What a job has cost is counted so much later, when the end of its use is known."""
+PRUNED_EVERY = timedelta(days=1)
+USERS_MAX = 500
+"""The most different users and accounts in the counters; further ones are summed up under "others"."""
+
+
+class RecordReader(Protocol):
+    """Reads which jobs had which nodes."""
+
+    async def read(self, since: datetime, *, records: bool) -> JobRecords:
+        """What jobs have, and had since then. Raises SlurmError."""
+        ...
+
+
+class RecordsKept(Protocol):
+    """Knows whether Slurm keeps records of jobs."""
+
+    async def keeps_records(self) -> bool:
+        """Whether slurmctld has slurmdbd. Raises SlurmError."""
+        ...
+
+
+class JobUses(Controller):
+    """Follows the jobs.
+
+    Args:
+        ledger: where they are written.
+        reader: reads them.
+        slurm: tells whether there are records.
+        clock: time.
+
+    Attributes:
+        by_records: the last reading was of Slurm's records; None before the first one.
+    """
+
+    name: ClassVar[str] = "job uses"
+
+    def __init__(self, ledger: Ledger, reader: RecordReader, slurm: RecordsKept, clock: Clock) -> None:
+        super().__init__(clock)
+        self._ledger = ledger
+        self._reader = reader
+        self._slurm = slurm
+        self._read_at: datetime | None = None
+        self._pruned_at: datetime | None = None
+        self._known: dict[tuple[str, str, datetime], JobUse] = {}
+        self._reading = asyncio.Lock()
+        self.by_records: bool | None = None
+
+    def problems(self) -> Iterable[ProblemView]:
+        """None of its own: that Slurm cannot be read, or slurmdbd is away, others tell."""
+        return ()
+
+    async def reconcile(self) -> float:
+        """Read, write down what is new, count."""
+        now = self._clock.now()
+        await self._follow()
+        self._count(now)
+        if self._pruned_at is None or abs(now - self._pruned_at) > PRUNED_EVERY:
+            self._ledger.prune(now)
+            self._pruned_at = now
+        return READ_EVERY_S
+
+    async def read_now(self) -> None:
+        """Read once more, for somebody who asks for costs. What cannot be read stays as it was."""
+        if self._read_at is None or abs((self._clock.now() - self._read_at).total_seconds()) > FRESH_S:
+            await self._follow()
+
+    async def _follow(self) -> None:
+        async with self._reading:
+            slots = self._ledger.slots()
+            if not slots:
+                return
+            try:
+                await self._read(self._clock.now(), slots)
+            except SlurmError as error:
+                log.warning("job_uses_not_read", reason=str(error))
+
+    async def _read(self, now: datetime, slots: frozenset[str]) -> None:
+        open_before = self._ledger.open_uses()
+        since = min((use.since for use in open_before), default=now)
+        since = min(since, self._read_at or self._ledger.counted_until() or now - timedelta(days=1))
+        found = await self._reader.read(since, records=await self._slurm.keeps_records())
+        uses = {(use.job, use.slot, use.since): use for use in found.uses if use.slot in slots}
+        ended = self._read_at or now
+        for use in open_before:
+            key = (use.job, use.slot, use.since)
+            if key not in uses:
+                # It ran when it was seen last, and slurmctld has forgotten it, or gave it other nodes.
+                uses[key] = replace(use, until=max(use.since, ended))
+        self._ledger.note_uses(use for key, use in uses.items() if self._known.get(key) != use)
+        self._known, self._read_at, self.by_records = uses, now, found.whole
+
+    def _count(self, now: datetime) -> None:
+        """Add to the counters what jobs have cost since the last count."""
+        until, last = now - COUNTED_AFTER, self._ledger.counted_until()
+        if last is None or last > now:
+            self._ledger.count({}, until)
+            return
+        if until - last < timedelta(seconds=READ_EVERY_S):
+            return
+        sums: dict[tuple[str, str, str], int] = {}
+        known = set(self._ledger.job_costs())
+        for share in shares(self._ledger.lives(last, until), self._ledger.uses(last, until), last, until, now):
+            if share.use is not None:
+                key = (share.life.pool, share.use.account or "-", share.use.user)
+                if key not in known and len(known) >= USERS_MAX:
+                    key = (share.life.pool, "others", "others")
+                known.add(key)
+                sums[key] = sums.get(key, 0) + share.micros
+        self._ledger.count(sums, until)
