@@ -38,8 +38,9 @@ from meshd.slurm.init.types import (
     AccountingState,
     InitInput,
 )
-from meshd.slurm.nodes import GRES, NODES, read_node_addrs
+from meshd.slurm.nodes import GRES, NODES
 from meshd.slurm.pools import pool_lines
+from meshd.slurm.read_back import read_node_addrs
 from meshd.tailnet.cli import TailscaleCli
 
 ROOT_USER = "root"

@@ -58,7 +58,7 @@ _NODE = {
     **{key: re.escape(value) for key, value in NODE_PLAIN.items()},
     "Gres": rf"gpu(?::{_WORD})?:[1-9][0-9]?",
     "Feature": rf"{_WORD}(?:,{_WORD})*",
-    "State": r"(?:UNKNOWN|DOWN|DRAIN|CLOUD|FUTURE)",
+    "State": r"(?:UNKNOWN|DOWN|CLOUD)",
     "Reason": r'"[A-Za-z0-9 _.,:;()/-]{1,200}"',
 }
 _PARTITION = {
@@ -80,6 +80,8 @@ _NODE_LINE = _record("NodeName", _SLOTS, _NODE)
 _PARTITION_LINE = _record("PartitionName", _WORD, _PARTITION)
 _GRES_LINE = re.compile(rf"NodeName=({_SLOTS}) Name=gpu(?: Type={_WORD})? File=/dev/nvidia{_FILES}")
 _COMMENT = re.compile(r"#[ -\[\]-~]{0,300}")
+_PLACEHOLDER = re.compile(r"239\.19[2-5]\.")
+"""How the addresses in PLACEHOLDERS begin."""
 _PAIR = re.compile(r" ([A-Z][A-Za-z]+)=(\"[^\"]*\"|[^ ]+)")
 _NUMBERS = {
     **dict.fromkeys(("CPUs", "Boards", "SocketsPerBoard", "CoresPerSocket", "ThreadsPerCore"), COUNT_MAX),
@@ -166,6 +168,7 @@ def check(nodes_conf: str, gres_conf: str, allowed: Allowed | None = None) -> Al
             raise LineRefused(f"nodes.conf, line {number}: {slots} is no node of this file")
     found = Allowed({pool: max(indexes) for pool, indexes in declared.items()}, frozenset(partitions))
     _check_names(found, allowed)
+    with_gpus: dict[str, set[int]] = {}
     for number, line in _lines("gres.conf", gres_conf):
         fault = "" if _COMMENT.fullmatch(line) else gres_line_fault(line)
         if fault:
@@ -174,6 +177,9 @@ def check(nodes_conf: str, gres_conf: str, allowed: Allowed | None = None) -> Al
             pool, first, last = slots_of(match[1])
             if not declared.get(pool, set()).issuperset(range(first, last + 1)):
                 raise LineRefused(f"gres.conf, line {number}: {match[1]} is no node of nodes.conf")
+            if not with_gpus.setdefault(pool, set()).isdisjoint(range(first, last + 1)):
+                raise LineRefused(f"gres.conf, line {number}: a node of {match[1]} has its GPUs twice")
+            with_gpus[pool].update(range(first, last + 1))
     return found
 
 
@@ -193,7 +199,13 @@ def node_line_fault(line: str) -> str:
             return f"{key}={keys[key]} is more than {most}"
     if int(keys.get("Gres", "0").rpartition(":")[2]) > GPUS_MAX:
         return f"{keys['Gres']} is more than {GPUS_MAX}"
-    return _address_fault(keys.get("NodeAddr", ""), last - first + 1)
+    addresses = keys.get("NodeAddr", "")
+    return _address_fault(addresses, last - first + 1) or _state_fault(keys, free=is_free(addresses))
+
+
+def is_free(addresses: str) -> bool:
+    """Whether the NodeAddr of a line is that of free slots: such a line has placeholders and nothing else."""
+    return _PLACEHOLDER.match(addresses) is not None
 
 
 def partition_line_fault(line: str) -> str:
@@ -276,6 +288,18 @@ def _pairs(text: str) -> dict[str, str] | None:
     pairs = _PAIR.findall(text)
     found = dict(pairs)
     return found if len(found) == len(pairs) else None
+
+
+def _state_fault(keys: Mapping[str, str], *, free: bool) -> str:
+    """Why a line may not have this State; "" when it may.
+
+    There are three forms: a free slot that meshd opens (DOWN), one that Slurm's power saving opens (CLOUD, free or
+    with a machine), and a machine on a slot that meshd opened (UNKNOWN).
+    """
+    state = keys.get("State", "")
+    if state not in ({"DOWN", "CLOUD"} if free else {"UNKNOWN", "CLOUD"}):
+        return f"State={state} is no state of a {'free slot' if free else 'machine'}"
+    return "Reason= belongs to free slots in State=DOWN" if "Reason" in keys and state != "DOWN" else ""
 
 
 def _address_fault(text: str, nodes: int) -> str:

@@ -13,17 +13,20 @@ from meshd.model.observed import SlurmView
 from meshd.runtime.clock import Clock
 from meshd.slurm.capabilities import SlurmCapabilities
 from meshd.slurm.checks import (
+    kept_slots,
+    leaves_power_saving,
     missing_in_force,
     node_set_changes,
     refuse_if_garbled,
     refuse_if_named,
     shapes_differ,
-    unsafe_slots,
 )
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.files import SlurmFiles, Texts
+from meshd.slurm.node_addrs import addrs_to_set
 from meshd.slurm.node_lines import Lines
-from meshd.slurm.nodes import Rendered, holding, read_lines, read_node_addrs
+from meshd.slurm.nodes import Rendered, holding
+from meshd.slurm.read_back import read_lines, read_node_addrs
 from meshd.slurm.retained import leaving_of_texts
 
 VERIFY_TIMEOUT_S = 20.0
@@ -90,7 +93,7 @@ class Applier:
         reconfigures, restarts: how often meshd made Slurm read its files.
         refusals: contents that Slurm refused.
         node_addrs: the address of every slot whose joined line is in force.
-        nodes_conf: the nodes.conf that is in force.
+        nodes_conf, gres_conf: the texts that are in force.
         lines: its lines, with those of gres.conf.
         unsafe: by slot, why it keeps its old line for now: jobs may run there.
         last_applied_at: when Slurm last accepted a content.
@@ -120,7 +123,7 @@ class Applier:
         good = files.good()
         self._applied_digest = good.digest if good else ""
         self.node_addrs: Mapping[str, str] = read_node_addrs(good.nodes) if good else {}
-        self.nodes_conf = good.nodes if good else ""
+        self.nodes_conf, self.gres_conf = (good.nodes, good.gres) if good else ("", "")
         self.lines: Mapping[str, Lines] = read_lines(good.nodes, good.gres) if good else {}
         self.unsafe: Mapping[str, str] = {}
 
@@ -160,12 +163,12 @@ class Applier:
         await self.wait_until_quiet()
         texts = Texts(wanted.nodes_conf, wanted.gres_conf)
         await self._files.install(texts)
-        why = await self._put_in_force(wanted, restart=restart)
+        why = await self._put_in_force(wanted, view, back, restart=restart)
         if why:
             await self._put_back(back, wanted, why)
         self._applied_digest = texts.digest
         self.node_addrs = dict(wanted.node_addrs)
-        self.nodes_conf = wanted.nodes_conf
+        self.nodes_conf, self.gres_conf = wanted.nodes_conf, wanted.gres_conf
         self.lines = read_lines(texts.nodes, texts.gres)
         self.last_applied_at = self._clock.now()
         self.refusals.clear()
@@ -176,16 +179,16 @@ class Applier:
         """The content in which slots that may have jobs keep their old lines. All other changes stay.
 
         Raises:
-            SlurmError: no other change is left, or such a slot has no old line to keep.
+            SlurmError: no other change is left.
         """
-        self.unsafe = unsafe_slots(wanted, view, back.nodes)
+        kept = kept_slots(wanted, view, back.nodes, back.gres)
+        self.unsafe = kept.reasons
         if not self.unsafe:
             return wanted
-        lines = read_lines(back.nodes, back.gres)
         reasons = "; ".join(self.unsafe.values())
-        if wanted.source is None or not self.unsafe.keys() <= lines.keys():
+        if wanted.source is None:
             raise SlurmError(reasons)
-        merged = holding(wanted, lines, self.unsafe.keys())
+        merged = holding(wanted, {**read_lines(back.nodes, back.gres), **kept.lines}, kept.lines.keys())
         refuse_if_garbled(merged)
         if self.is_applied(merged):
             raise SlurmError(reasons)
@@ -206,10 +209,14 @@ class Applier:
         return back
 
     def _needs_restart(self, wanted: Rendered, view: SlurmView, back: Texts, capabilities: SlurmCapabilities) -> bool:
-        """Whether a reconfigure is not enough: before 23.11 a changed node set ends slurmctld with fatal()."""
+        """Whether a reconfigure is not enough.
+
+        Before 23.11 a changed node set ends slurmctld with fatal(), and a CLOUD node stays one until a restart.
+        """
         if node_set_changes(wanted, view, back.nodes) and capabilities.restart_when_node_set_changes:
             return True
-        return not capabilities.may_change_shapes and shapes_differ(wanted.nodes_conf, back.nodes)
+        old, new = back.nodes, wanted.nodes_conf
+        return not capabilities.may_change_shapes and (shapes_differ(new, old) or leaves_power_saving(new, old))
 
     async def _wait_for_saved_jobs(self) -> None:
         """Wait until the last job start is in slurmctld's saved state, at most JOB_SETTLE_MAX_S on a busy cluster."""
@@ -225,7 +232,7 @@ class Applier:
         self.reconfigures += 1
         await self._client.reconfigure()
 
-    async def _put_in_force(self, wanted: Rendered, *, restart: bool) -> str:
+    async def _put_in_force(self, wanted: Rendered, view: SlurmView, back: Texts, *, restart: bool) -> str:
         """Make slurmctld read the files. Returns why Slurm refused them; "" when they are in force."""
         answered = False
         if restart:
@@ -243,13 +250,20 @@ class Applier:
                 # After a timeout the reconfigure may have happened: verify below. Any other answer is a refusal.
                 if not isinstance(error.__cause__, CommandTimeout):
                     return str(error)
-        return await self._not_in_force(wanted, alive=answered, silent_s=START_S if restart else DEAD_AFTER_S)
+        silent_s = START_S if restart else DEAD_AFTER_S
+        return await self._not_in_force(wanted, view, back, alive=answered, silent_s=silent_s)
 
-    async def _not_in_force(self, wanted: Rendered, *, alive: bool, silent_s: float) -> str:
+    async def _not_in_force(
+        self, wanted: Rendered, view: SlurmView, back: Texts, *, alive: bool, silent_s: float
+    ) -> str:
         """Poll until slurmctld shows the new addresses, and return ""; or return why it does not show them.
+
+        Sets those of CLOUD nodes, which the files do not decide on.
 
         Args:
             wanted: the content that was installed.
+            view: Slurm before that.
+            back: the content before that.
             alive: slurmctld has just answered, so the first query needs no ping.
             silent_s: how long slurmctld may stay silent before its first answer; after that, DEAD_AFTER_S.
         """
@@ -258,8 +272,10 @@ class Applier:
             try:
                 if alive or await self._client.ping():
                     answered, silent_s = self._clock.monotonic_s(), DEAD_AFTER_S
-                    why = missing_in_force(wanted, await self._client.nodes())
+                    nodes = await self._client.nodes()
+                    why = missing_in_force(wanted, nodes)
                     if not why:
+                        await self._set_node_addrs(addrs_to_set(wanted, nodes, view.nodes, back.nodes))
                         return ""
                 else:
                     why = "slurmctld ended"
@@ -270,6 +286,12 @@ class Applier:
             if now - answered > silent_s or now - start > VERIFY_TIMEOUT_S:
                 return why
             await self._clock.sleep(POLL_S)
+
+    async def _set_node_addrs(self, addrs: Mapping[str, str]) -> None:
+        try:
+            await self._client.set_node_addrs(addrs)
+        except SlurmError as error:  # the caller of `apply` looks at the addresses in force, again and again
+            log.warning("slurm_addresses_not_set", slots=sorted(addrs)[:5], error=str(error))
 
     async def _put_back(self, back: Texts, wanted: Rendered, why: str) -> None:
         """Restore the last good files, bring slurmctld back to them, and raise."""

@@ -1,9 +1,15 @@
-"""PURE: the lines of one slot in nodes.conf and gres.conf, free or with a machine."""
+"""PURE: the lines of one slot in nodes.conf and gres.conf, free or with a machine.
+
+A pool has one of two forms. meshd opens the slots of a hand-driven one: a free slot is DOWN, a joined one has its
+machine's own hardware. Slurm's power saving opens the slots of a queue-driven one: all are CLOUD nodes of one promised
+shape, and a joined line differs from a free one only in its address, its machine's features and, where the machine has
+other device files, its line in gres.conf. So the shape of a slot never changes while a job waits for its machine.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from ipaddress import IPv4Address
 
@@ -16,6 +22,7 @@ from meshd.plan.limits import cpus_of, gpus_fault, memory_promised_mib, shape_fa
 from meshd.plan.slurm_lines import NODE_PLAIN, PLACEHOLDERS, gres_line_fault, node_line_fault
 
 FREE_REASON = "meshd: free slot"
+CLOUD = "State=CLOUD"
 _PLAIN = tuple(f"{key}={value}" for key, value in NODE_PLAIN.items())
 
 
@@ -26,9 +33,10 @@ class PoolLine:
     Attributes:
         partition: several pools may share one.
         gpu: the Gres type that jobs ask for; "" for GPUs without a type.
-        cpus_min, memory_min_mib: what a free slot promises.
+        gpus_per_node, cpus_min, memory_min_mib: what a free slot promises; where `from_queue`, what each slot does.
         features: of every slot, free or joined: a job that asks for one is accepted while all slots are free.
         leaving: the settings no longer have its partition, so it takes no new jobs (`retained`).
+        from_queue: Slurm's power saving opens its slots.
     """
 
     name: str
@@ -41,6 +49,7 @@ class PoolLine:
     features: tuple[str, ...] = ()
     default: bool = False
     leaving: bool = False
+    from_queue: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +77,23 @@ class Lines:
     """The lines of one slot in the two files.
 
     Attributes:
-        node_addr: the machine's.
-        gres: its lines in gres.conf; none without GPUs.
+        node_addr: the machine's; a placeholder where a free slot's line is kept.
+        gres: its lines in gres.conf, of it alone; none without GPUs.
     """
 
     node_addr: str
     node: str
     gres: tuple[str, ...] = ()
+
+    @property
+    def cloud(self) -> bool:
+        """Whether Slurm's power saving opens the slot."""
+        return CLOUD in self.node.split()
+
+    def at(self, node_addr: str) -> Lines:
+        """The same lines with another address."""
+        slot, _, rest = self.node.split(" ", 2)
+        return replace(self, node_addr=node_addr, node=f"{slot} NodeAddr={node_addr} {rest}")
 
 
 def lines_of(pool: PoolLine, node: JoinedNode, was: Lines | None, *, shapes_fixed: bool) -> Lines:
@@ -105,29 +124,46 @@ def free_line(pool: PoolLine, run: Sequence[int], offset: int) -> str:
     features = _features(pool, ())
     return " ".join(
         [
-            f"NodeName={names} NodeAddr={addresses} CPUs={pool.cpus_min} RealMemory={pool.memory_min_mib}",
+            f"NodeName={names} NodeAddr={addresses} {_minimal_shape(pool)}",
             *_gres_field(pool.gpu, pool.gpus_per_node),
             *([f"Feature={features}"] if features else []),
             *_PLAIN,
-            f'State=DOWN Reason="{FREE_REASON}"',
+            CLOUD if pool.from_queue else f'State=DOWN Reason="{FREE_REASON}"',
         ]
     )
+
+
+def placeholder(offset: int) -> str:
+    """The address of a free slot that has this many slots before it in the file."""
+    return str(PLACEHOLDERS[offset])
+
+
+def gpus_of_free_slot(pool: PoolLine) -> str:
+    """What gres.conf says of a free slot after its name; "" for nothing.
+
+    slurmd reads gres.conf for its own node. slurmctld reads it for CLOUD nodes: 22.05 refuses a registration, and
+    requeues the job, when the line of a node appears only after a job has got the node.
+    """
+    if not pool.from_queue or not pool.gpus_per_node:
+        return ""
+    return _gpus(pool, tuple(f"/dev/nvidia{index}" for index in range(pool.gpus_per_node)))
 
 
 def _joined_line(pool: PoolLine, node: JoinedNode, *, shapes_fixed: bool) -> str:
     _check_address(node)
     if len(node.devices) < pool.gpus_per_node:
         raise SlurmError(f"{len(node.devices)} GPUs, but the pool promises {pool.gpus_per_node}")
-    count = pool.gpus_per_node if shapes_fixed else len(node.devices)
+    promised = shapes_fixed or pool.from_queue
+    count = pool.gpus_per_node if promised else len(node.devices)
     features = _features(pool, node.features)
     return " ".join(
         [
             f"NodeName={node.slot} NodeAddr={node.node_addr}",
-            _minimal_shape(pool) if shapes_fixed else _shape(node),
+            _minimal_shape(pool) if promised else _shape(node),
             *_gres_field(pool.gpu, count),
             *([f"Feature={features}"] if features else []),
             *_PLAIN,
-            "State=UNKNOWN",
+            CLOUD if pool.from_queue else "State=UNKNOWN",
         ]
     )
 
@@ -164,14 +200,20 @@ def _folded(files: tuple[str, ...]) -> str:
 
 
 def _gres_lines(pool: PoolLine, node: JoinedNode) -> tuple[str, ...]:
-    """The gres.conf line with the device files. slurmd accepts only GPUs with a File; free slots need no line."""
+    """The gres.conf line with the device files. slurmd accepts only GPUs with a File."""
     if not node.devices:
         return ()
     if fault := gpus_fault(node.devices):
         raise SlurmError(fault)
     files = tuple(fact.device for fact in sorted(node.devices, key=lambda fact: fact.index))
+    if pool.from_queue:
+        files = files[: pool.gpus_per_node]
+    return (f"NodeName={node.slot} {_gpus(pool, files)}",) if files else ()
+
+
+def _gpus(pool: PoolLine, files: tuple[str, ...]) -> str:
     typed = f" Type={_word('GPU type', pool.gpu)}" if pool.gpu else ""
-    return (f"NodeName={node.slot} Name=gpu{typed} File={_folded(files)}",)
+    return f"Name=gpu{typed} File={_folded(files)}"
 
 
 def _features(pool: PoolLine, own: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
-"""PURE: renders pools and joined machines as nodes.conf and as meshd's part of gres.conf, and reads them back.
+"""PURE: renders pools and joined machines as nodes.conf and as meshd's part of gres.conf. `read_back` reads them.
 
 nodes.conf declares every slot of a pool up to max_nodes, so that the node set stays the same while machines come and
-go. A free slot is DOWN with a placeholder address; a joined one has the machine's tailnet address. The output depends
-only on the arguments: meshd compares contents by their hash.
+go. A free slot has a placeholder address, a joined one the machine's tailnet address: that tells them apart, whichever
+form their pool has (`node_lines`). The output depends only on the arguments: meshd compares contents by their hash.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from ipaddress import IPv4Address
 
 from meshd.errors import SlurmError
 from meshd.model.ids import slot_index, slot_name
@@ -24,13 +22,11 @@ from meshd.plan.limits import (
     partition_fault,
     word_fault,
 )
-from meshd.plan.slurm_lines import PARTITION_PLAIN, PLACEHOLDERS
-from meshd.slurm.conf import parse
+from meshd.plan.slurm_lines import PARTITION_PLAIN, PLACEHOLDERS, is_free
 from meshd.slurm.node_lines import FREE_REASON as FREE_REASON
 from meshd.slurm.node_lines import JoinedNode as JoinedNode
-from meshd.slurm.node_lines import Lines, free_line, lines_of, slot_range
+from meshd.slurm.node_lines import Lines, free_line, gpus_of_free_slot, lines_of, placeholder, slot_range
 from meshd.slurm.node_lines import PoolLine as PoolLine
-from meshd.slurm.show import hostlist
 
 NODES = "nodes.conf"
 GRES = "gres.conf"
@@ -117,11 +113,11 @@ def render(
     for pool in sorted(pools, key=lambda p: p.name):
         for run in _runs(pool, lines):
             own = rest.pop(slot_name(pool.name, run[0]), None)
-            body.append(free_line(pool, run, len(slots)) if own is None else own.node)
-            gres.extend(own.gres if own is not None else ())
+            body.append(free_line(pool, run, len(slots)) if own is None else _line_at(own, len(slots)))
             slots.extend(slot_name(pool.name, index) for index in run)
+        gres.extend(_gres_of(pool, lines))
     for slot, own in sorted(rest.items()):  # held, although no pool has this slot
-        body.append(own.node)
+        body.append(_line_at(own, len(slots)))
         gres.extend(own.gres)
         slots.append(slot)
     former = {node.slot: node.former_node_addrs for node in joined if node.former_node_addrs and node.slot in lines}
@@ -129,7 +125,7 @@ def render(
         nodes_conf=HEADER + "".join(f"{line}\n" for line in [*body, *_partitions(pools)]),
         gres_conf=HEADER + "".join(f"{line}\n" for line in gres),
         slots=tuple(slots),
-        node_addrs={slot: own.node_addr for slot, own in sorted(lines.items())},
+        node_addrs={slot: own.node_addr for slot, own in sorted(lines.items()) if not is_free(own.node_addr)},
         former_node_addrs=dict(sorted(former.items())),
         left_out=dict(sorted(left_out.items())),
         source=RenderInput(tuple(pools), joined, shapes_fixed, before),
@@ -160,57 +156,6 @@ def without(wanted: Rendered, before: Mapping[str, Lines], slots: Collection[str
     joined = [node for node in of.joined if node.slot not in slots]
     held = [slot for slot in slots if slot in before]
     return render(of.pools, joined, shapes_fixed=of.shapes_fixed, before={**of.before, **before}, hold=held)
-
-
-def read_lines(nodes_conf: str, gres_conf: str) -> dict[str, Lines]:
-    """The lines of every slot that is not free, from the two files as `render` writes them."""
-    gres: dict[str, list[str]] = {}
-    for line in gres_conf.splitlines():
-        if line.startswith("NodeName="):
-            gres.setdefault(line.split()[0].partition("=")[2], []).append(line)
-    found: dict[str, Lines] = {}
-    for line in nodes_conf.splitlines():
-        record = dict(pair.partition("=")[::2] for pair in line.split()) if line.startswith("NodeName=") else {}
-        if record and record.get("State") != "DOWN":
-            slot = record["NodeName"]
-            found[slot] = Lines(record.get("NodeAddr", ""), line, tuple(gres.get(slot, ())))
-    return found
-
-
-@lru_cache(maxsize=4)
-def node_records(nodes_conf: str) -> tuple[Mapping[str, str], ...]:
-    """The NodeName records of a nodes.conf. Cached: the texts are long, and callers read the same ones often."""
-    return parse(nodes_conf).records("NodeName")
-
-
-def read_slots(nodes_conf: str) -> tuple[str, ...]:
-    """Every node that a nodes.conf declares, in order.
-
-    Raises:
-        SlurmError: a name occurs twice, or a host list cannot be read.
-    """
-    names = [name for record in node_records(nodes_conf) for name in hostlist(record["nodename"])]
-    if len(set(names)) != len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise SlurmError(f"nodes.conf declares {', '.join(twice[:5])} twice: slurmctld would not start")
-    return tuple(names)
-
-
-def read_node_addrs(nodes_conf: str) -> dict[str, str]:
-    """The NodeAddr of every slot that is not free in a nodes.conf."""
-    return {
-        record["nodename"]: record.get("nodeaddr", "")
-        for record in node_records(nodes_conf)
-        if record.get("state", "").upper() != "DOWN"
-    }
-
-
-def is_placeholder(address: str) -> bool:
-    """Whether the address is a placeholder of free slots."""
-    try:
-        return IPv4Address(address) in PLACEHOLDERS
-    except ValueError:
-        return False
 
 
 def _check_pools(pools: Sequence[PoolLine]) -> None:
@@ -276,6 +221,29 @@ def _runs(pool: PoolLine, joined: Mapping[str, object]) -> Iterator[list[int]]:
             run.append(index)
     if run:
         yield run
+
+
+def _line_at(own: Lines, offset: int) -> str:
+    """The line; one of a free slot that is kept gets the placeholder of its place in the file."""
+    return own.at(placeholder(offset)).node if is_free(own.node_addr) else own.node
+
+
+def _gres_of(pool: PoolLine, lines: Mapping[str, Lines]) -> Iterator[str]:
+    """The pool's part of gres.conf. One line stands for consecutive slots with the same device files."""
+    free = gpus_of_free_slot(pool)
+    if not free:
+        own = (lines.get(slot_name(pool.name, index)) for index in range(1, pool.max_nodes + 1))
+        yield from (line for one in own if one is not None for line in one.gres)
+        return
+    first, before = 1, ""
+    for index in range(1, pool.max_nodes + 2):
+        own_lines = lines.get(slot_name(pool.name, index))
+        gpus = free if own_lines is None else "".join(line.partition(" ")[2] for line in own_lines.gres[:1])
+        gpus = gpus if index <= pool.max_nodes else ""
+        if gpus != before:
+            if before:
+                yield f"NodeName={slot_range(pool, first, index - 1)} {before}"
+            first, before = index, gpus
 
 
 def _partitions(pools: Iterable[PoolLine]) -> list[str]:

@@ -8,8 +8,10 @@ from functools import lru_cache
 from meshd.config import PoolSettings
 from meshd.config.pools import CPUS_MIN, MEMORY_MIN_MIB
 from meshd.model.desired import Promise
+from meshd.plan.slurm_lines import is_free
 from meshd.slurm.conf import parse
-from meshd.slurm.nodes import PoolLine, node_records
+from meshd.slurm.nodes import PoolLine
+from meshd.slurm.read_back import node_records
 from meshd.slurm.show import gpus_of, hostlist
 
 
@@ -20,7 +22,8 @@ def pool_lines(
 
     Args:
         pools: the settings'.
-        promises: what each slot promises, of the pools of which that is known; the settings' least for the others.
+        promises: what each slot of a queue-driven pool promises. The other pools are hand-driven, and promise the
+            settings' least.
     """
     known = promises or {}
     shapes = {name: known.get(name) or _least(pool) for name, pool in pools.items()}
@@ -28,7 +31,7 @@ def pool_lines(
         PoolLine(
             name=name, partition=pool.partition or name, max_nodes=pool.max_nodes, gpu=pool.gpu,
             gpus_per_node=shapes[name].gpus, cpus_min=shapes[name].cpus, memory_min_mib=shapes[name].memory_mib,
-            features=pool.features, default=pool.default,
+            features=pool.features, default=pool.default, from_queue=name in known,
         )
         for name, pool in pools.items()
     )  # fmt: skip
@@ -36,6 +39,11 @@ def pool_lines(
 
 def _least(pool: PoolSettings) -> Promise:
     return Promise(pool.cpus_min or CPUS_MIN, pool.memory_min_mib or MEMORY_MIN_MIB, pool.gpus_per_node)
+
+
+def promise_of(line: PoolLine) -> Promise:
+    """What each slot of a queue-driven pool promises, and a free slot of any pool."""
+    return Promise(line.cpus_min, line.memory_min_mib, line.gpus_per_node)
 
 
 def read_pools(nodes_conf: str) -> Mapping[str, PoolLine]:
@@ -55,7 +63,7 @@ def _read_pools(nodes_conf: str) -> Mapping[str, PoolLine]:
         for slot in hostlist(record["nodename"]):
             pool, _, index = slot.rpartition("-")
             sizes[pool] = max(sizes.get(pool, 0), int(index) if index.isdigit() else 0)
-        if pool not in promised or record.get("state", "").upper() == "DOWN":
+        if pool not in promised or is_free(record.get("nodeaddr", "")):
             promised[pool] = record
     found: dict[str, PoolLine] = {}
     for record in parse(nodes_conf).records("PartitionName"):
@@ -79,4 +87,5 @@ def _pool(name: str, size: int, partition: str, record: Mapping[str, str]) -> Po
         int(record.get("cpus", 1)),
         int(record.get("realmemory", 1)),
         features,
+        from_queue=record.get("state", "").upper() == "CLOUD",
     )

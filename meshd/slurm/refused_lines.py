@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from meshd.runtime.clock import Clock
 from meshd.slurm.node_lines import Lines
-from meshd.slurm.nodes import Rendered, read_lines, without
+from meshd.slurm.nodes import Rendered, without
+from meshd.slurm.read_back import read_lines
 
 REFUSALS_MAX = 20
 """The most refusals in one search. Lines that it has not tried by then are left out too."""

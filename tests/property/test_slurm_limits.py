@@ -13,7 +13,8 @@ from meshd.plan.admission import check_facts, check_same
 from meshd.plan.limits import COUNT_MAX, as_word, usable
 from meshd.plan.slurm_lines import Allowed, LineRefused, check
 from meshd.slurm.conf import parse
-from meshd.slurm.nodes import JoinedNode, PoolLine, read_lines, read_node_addrs, read_slots, render
+from meshd.slurm.nodes import JoinedNode, PoolLine, render
+from meshd.slurm.read_back import read_lines, read_node_addrs, read_slots
 from tests.tiers import bounded
 
 COUNTS = st.one_of(st.integers(0, 9), st.sampled_from([64, 255, 256, COUNT_MAX, COUNT_MAX + 1, 65536, 10**9]))

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from meshd.model.hardware import NodeShape
 from meshd.slurm.conf import parse
-from meshd.slurm.nodes import JoinedNode, PoolLine, read_node_addrs, read_slots, render
+from meshd.slurm.nodes import JoinedNode, PoolLine, render
+from meshd.slurm.read_back import read_node_addrs, read_slots
 
 sizes = st.dictionaries(
     st.sampled_from(["a", "a-1", "a100", "h100", "h100-x", "z9"]), st.integers(1, 700), min_size=1, max_size=4

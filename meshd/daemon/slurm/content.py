@@ -18,7 +18,7 @@ from meshd.plan.provider_capabilities import is_pod
 from meshd.slurm.capabilities import capabilities, parse_version
 from meshd.slurm.node_lines import Lines
 from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, render
-from meshd.slurm.pools import pool_lines
+from meshd.slurm.pools import pool_lines, promise_of, read_pools
 from meshd.store.journal import Journal
 
 log = structlog.get_logger(__name__)
@@ -35,7 +35,7 @@ class FileContent:
         journal: the machines.
         held: what the settings no longer have, and Slurm still does.
         pod_providers: the providers that rent pods.
-        promises: what the slots of pools promise, where that is known.
+        promises: what the slots of queue-driven pools promise, where that is known.
 
     Attributes:
         wanted: the content that was made last; None before Slurm was read.
@@ -132,13 +132,29 @@ class FileContent:
         """The pools of the settings, and what of the former ones must stay."""
         if view is None:
             return None
-        promises = self._promises()
+        promises = self._queue_driven(settings, view, nodes_conf)
         of = (settings, nodes_conf, view, self._held.revision)
         same = self._pools_of is not None and all(a is b for a, b in zip(of, self._pools_of, strict=True))
         if not same or promises != self._promised:
             self._pools_made = self._held.lines(pool_lines(settings.pools, promises), nodes_conf, view)
             self._pools_of, self._promised = of, promises
         return self._pools_made
+
+    def _queue_driven(self, settings: Settings, view: SlurmView, nodes_conf: str) -> Mapping[str, Promise]:
+        """The promises of the pools whose slots Slurm's power saving opens.
+
+        While a promise is not known yet, the pool keeps the form and the promise that are in force.
+        """
+        if not view.power_saving:
+            return {}
+        promises, found = self._promises(), {}
+        for name, pool in settings.pools.items():
+            if settings.from_queue(pool):
+                in_force = read_pools(nodes_conf).get(name)
+                kept = promise_of(in_force) if in_force is not None and in_force.from_queue else None
+                if (promise := promises.get(name) or kept) is not None:
+                    found[name] = promise
+        return found
 
     def _note_left_out(self, wanted: Rendered, names: Mapping[str, str]) -> None:
         left_out = {names.get(slot, slot): why for slot, why in wanted.left_out.items()}

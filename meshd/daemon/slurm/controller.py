@@ -22,6 +22,7 @@ from meshd.daemon.reporting import Check, fail, ok, problem, warn
 from meshd.daemon.slurm import report
 from meshd.daemon.slurm.content import FileContent
 from meshd.daemon.slurm.held_lines import HeldLines
+from meshd.daemon.slurm.node_addrs import NodeAddrs
 from meshd.daemon.slurm.report import GpuDevices, Records
 from meshd.daemon.slurm.root_units import SlurmctldUnit
 from meshd.errors import SlurmError
@@ -98,6 +99,7 @@ class SlurmFilesController(Controller):
         """What the settings no longer have, and Slurm still does."""
         self._publisher: Publisher | None = None
         self._content = FileContent(live, journal, self.held, pod_providers, promises)
+        self._addrs = NodeAddrs(client, clock, slurm, wait_until_quiet)
         self._wanted: Rendered | None = None
         self._placeholders_of: Rendered | None = None
         self._placeholders: dict[str, str] = {}
@@ -119,7 +121,9 @@ class SlurmFilesController(Controller):
     @property
     def settable_addrs(self) -> Mapping[str, str]:
         """The address of every slot whose line needs nothing but its address: see `Snapshot.settable_addrs`."""
-        return {}
+        if self._publisher is None:
+            return {}
+        return self._addrs.settable(self._make(), self._publisher.applier)
 
     @property
     def placeholders(self) -> Mapping[str, str]:
@@ -179,6 +183,8 @@ class SlurmFilesController(Controller):
         """Make one pass. The next one follows soon while a change waits for others, or is not in force yet."""
         await self.held.ask()
         self.look()
+        if self._publisher is not None:
+            await self._addrs.reconcile(self._wanted, self._publisher.applier)
         return LOOK_S if self._first_change_s is not None else IDLE_S
 
     def reconfigure(self) -> None:

@@ -14,8 +14,9 @@ from meshd.slurm.client import SlurmClient
 from meshd.slurm.conf import parse
 from meshd.slurm.files import SlurmFiles, Texts
 from meshd.slurm.headfiles import put
-from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, read_node_addrs, render
+from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, render
 from meshd.slurm.publish import Publisher
+from meshd.slurm.read_back import read_node_addrs
 from meshd.slurm.show import SEPARATOR, hostlist
 
 POOL = PoolLine("a", "", 4, "", 0, 1, 1024)

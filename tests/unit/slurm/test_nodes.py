@@ -7,7 +7,8 @@ import pytest
 from meshd.errors import SlurmError
 from meshd.model.hardware import NodeShape
 from meshd.plan.limits import cpus_of, shape_fault
-from meshd.slurm.nodes import HEADER, holding, read_lines, read_node_addrs, read_slots, render
+from meshd.slurm.nodes import HEADER, holding, render
+from meshd.slurm.read_back import read_lines, read_node_addrs, read_slots
 from tests.unit.slurm.slurm_nodes import CPU, GOLDEN, GPUS, H100, NODE
 
 

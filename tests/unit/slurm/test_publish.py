@@ -17,8 +17,9 @@ from meshd.model.hardware import NodeShape
 from meshd.runtime.run import Result
 from meshd.slurm import files as files_module
 from meshd.slurm.client import SlurmClient
-from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, read_node_addrs, read_slots, render
+from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, render
 from meshd.slurm.publish import Publisher
+from meshd.slurm.read_back import read_node_addrs, read_slots
 from tests.unit.slurm.slurm_publisher import PublisherLab, wanted
 
 

@@ -15,7 +15,7 @@ from meshd.model.observed import SlurmView
 from meshd.plan.slurm_lines import check
 from meshd.runtime.run import run
 from meshd.slurm.client import SlurmClient
-from meshd.slurm.nodes import node_records
+from meshd.slurm.read_back import node_records
 from meshd.store.journal import Journal
 from tests.live import live_settings
 from tests.sources import Given, fresh
