@@ -26,6 +26,40 @@ def test_what_meshd_writes_is_taken() -> None:
     check(f"{FREE}\n", f"{GPU}\n", ALLOWED)
 
 
+MADE = FREE.replace("239.192.0.1", "100.64.0.1")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        FREE,
+        FREE.replace("State=DOWN", 'State=DOWN Reason="meshd: free slot"'),
+        FREE.replace("State=DOWN", "State=CLOUD"),
+        MADE.replace("State=DOWN", "State=CLOUD"),
+        MADE.replace("State=DOWN", "State=UNKNOWN"),
+    ],
+)
+def test_the_forms_of_a_line(line: str) -> None:
+    check(f"{line}\n", f"{GPU}\n", ALLOWED)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        FREE.replace("State=DOWN", "State=UNKNOWN"),
+        FREE.replace("State=DOWN", "State=DRAIN"),
+        FREE.replace("State=DOWN", "State=FUTURE"),
+        FREE.replace(" State=DOWN", ""),
+        FREE.replace("State=DOWN", 'State=CLOUD Reason="x"'),
+        FREE.replace("State=DOWN", "State=CLOUD+DRAIN"),
+        FREE.replace("239.192.0.1", "100.64.0.1"),
+        FREE.replace("239.192.0.1", "100.64.0.1").replace("State=DOWN", 'State=UNKNOWN Reason="x"'),
+    ],
+)
+def test_no_other_form_of_a_line(line: str) -> None:
+    assert refused(f"{line}\n")
+
+
 HOSTILE = [
     "PluginDir=/tmp/x",
     "pluginDir=/tmp/x",
@@ -123,6 +157,8 @@ def test_hostile_lines(line: str) -> None:
         f"{GPU} Flags=x",
         f"{GPU}\\",
         f"{GPU}\nPluginDir=/tmp/x",
+        f"{GPU}\n{GPU}",
+        f"{GPU}\n{GPU.replace('[0-7]', '8')}",
         "",
     ],
 )
