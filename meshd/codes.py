@@ -102,6 +102,8 @@ class ProblemCode(StrEnum):
     # Money.
     BUDGET_WARNING = "budget_warning"
     BUDGET_KILL = "budget_kill"
+    BUDGET_TOO_SMALL = "budget_too_small"
+    LEDGER_NOT_COPIED = "ledger_not_copied"
 
     # Keys.
     TAILNET_API_OFF = "tailnet_api_off"

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshd.codes import EventKind
 from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.auth_key.wiring import AuthKeyParts
 from meshd.daemon.auth_key.wiring import build as build_auth_key
@@ -56,6 +57,7 @@ from meshd.plan.ledger import rounding_of
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.journal import Journal
 from meshd.store.ledger import Ledger
+from meshd.store.ledger_copy import LedgerCopy
 from meshd.store.munge_rotations import MungeRotations
 from meshd.tailnet.link import HeadTailnet
 from meshd.tailnet.watcher import TailnetWatcher
@@ -130,6 +132,10 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     ledger = Ledger(
         journal, {name: rounding_of(provider.capabilities) for name, provider in providers.items()}, clock.now
     )
+    copy = LedgerCopy(settings.cluster.state_dir / "ledger.json", ledger)
+    if lost := copy.restore(clock.now()):
+        text = f"the journal was lost: what {lost} machines have cost this month is from the ledger's copy"
+        journal.event(clock.now(), EventKind.JOURNAL, text)
     desired = DesiredState(
         live, journal, providers, slurm_files, promises, sources.slurm, clock, ledger,
         may_change_devices=keys.api is not None,
@@ -180,13 +186,13 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         nodes.node_tokens, auth_key.controller,
         auth_key.machine_keys, auth_key.spares, munge_key.controller, prices.controller, logs, lag,
     ]  # fmt: skip
-    uses = JobUses(ledger, ports.job_records, ports.slurm, clock)
+    uses = JobUses(ledger, ports.job_records, ports.slurm, clock, copy)
     controllers.append(uses)
     costs = CostService(ledger, journal, uses, desired, clock)
     slurm_ping = SlurmPing(ports.slurm.ping, sources.slurm.hurry, clock)
     report = Report(
         live, SourceReporter(snapshot, journal, slurm_ping), NodeReporter(live, store, nodes, desired, snapshot, keys),
-        head_key, guards, prices.service, BudgetReporter(desired, clock), *controllers,
+        head_key, guards, prices.service, BudgetReporter(desired, snapshot, clock), *controllers,
         MlflowReporter(lambda: live.settings.mlflow, lambda: tailnet.head_tailnet_ip),
     )  # fmt: skip
     reloaded = (sources, auth_key.controller, accounts, node_settings)

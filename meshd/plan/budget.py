@@ -7,11 +7,11 @@ paid for. Machines that exist go on: a limit ends none, except by `kill_at`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from meshd.model.budget import ALL, MICROS, Budget, BudgetLimits, Charge, Period
+from meshd.model.budget import ALL, MICROS, Budget, BudgetLimits, Charge, Period, cost_micros
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.plan import Move, Remove, Step
 from meshd.plan.cover import micros
@@ -165,6 +165,22 @@ def warned_of(budget: Budget, now: datetime) -> Iterator[Used]:
     for one in used(budget, now):
         if one.spent >= one.limit * budget.limits[one.scope].warn_at:
             yield one
+
+
+def too_small(budget: Budget, pool: str, offers: Iterable[Offer], now: datetime) -> Used | None:
+    """The limit that does not even pay for the cheapest machine of these offers; None when each does."""
+    offers = list(offers)
+    empty = replace(budget, spent={}, charges=())
+    for one in used(empty, now):
+        least = min((_least_cost(offer, one, empty) for offer in offers), default=0)
+        if one.scope in (ALL, pool) and least > one.limit:
+            return one
+    return None
+
+
+def _least_cost(offer: Offer, one: Used, budget: Budget) -> int:
+    price = micros(offer.usd_per_hour)
+    return price if one.period is Period.HOUR else cost_micros(price, budget.least_of(offer.provider))
 
 
 _ENDING = frozenset({Phase.TERMINATING, Phase.LOST, Phase.GONE})

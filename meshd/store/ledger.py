@@ -78,6 +78,27 @@ class Ledger:
         (first,) = self._journal.rows("SELECT min(since) FROM lives")[0]
         return _moment(first)
 
+    def this_month(self, most: int) -> tuple[Life, ...]:
+        """The lives that are alive, or were in this month; of too many the newest. Reads memory."""
+        lives = sorted(
+            (life for lives in self._lives.values() for life in lives),
+            key=lambda one: (one.since, one.machine, one.part),
+        )
+        return tuple(lives[-most:])
+
+    def add_lost(self, lives: Iterable[Life]) -> int:
+        """Add lives of machines that the ledger and the journal have never had; how many there were."""
+        known = {
+            str(name) for (name,) in self._journal.rows("SELECT name FROM machines UNION SELECT machine FROM lives")
+        }
+        lost = [life for life in lives if life.machine not in known]
+        if lost:
+            with self._journal.writing() as db:
+                db.executemany(_INSERT, [_row(life) for life in lost])
+            self._load()
+            self._ended = None
+        return len(lost)
+
     # -- jobs -----------------------------------------------------------------------------------------------------
 
     def note_uses(self, uses: Iterable[JobUse]) -> None:

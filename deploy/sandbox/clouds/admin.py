@@ -14,6 +14,8 @@ from deploy.sandbox.clouds.lambda_types import REGIONS
 from deploy.sandbox.clouds.ledger import Ledger, Life, RentedMachine
 from meshd.contract.faults import CloudFault, FaultEngine, FaultKind, When
 
+_SUMS = ("cost_usd", "billed_usd", "usd_per_hour_now")
+
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
@@ -72,7 +74,7 @@ class Admin:
 
     async def _costs(self, request: web.Request) -> web.Response:
         clouds = {name: _costs(cloud.ledger) for name, cloud in self._clouds.items()}
-        total = {key: round(sum(c[key] for c in clouds.values()), 6) for key in ("cost_usd", "usd_per_hour_now")}
+        total = {key: round(sum(c[key] for c in clouds.values()), 6) for key in _SUMS}
         return web.json_response({"clouds": clouds, **total})
 
     async def _faults(self, request: web.Request) -> web.Response:
@@ -151,6 +153,7 @@ def _row(cloud: str, machine: RentedMachine, ledger: Ledger) -> dict[str, Any]:
         "ended_at": machine.ended_at.isoformat() if machine.ended_at else None,
         "usd_per_hour": machine.usd_per_hour,
         "cost_usd": round(machine.cost_usd(ledger.now()), 6),
+        "billed_usd": round(machine.billed_usd(ledger.now(), ledger.rules.billing), 6),
         "tags": machine.tags,
     }
 
@@ -160,6 +163,7 @@ def _costs(ledger: Ledger) -> dict[str, float]:
     machines = ledger.everything()
     return {
         "cost_usd": round(sum(m.cost_usd(now) for m in machines), 6),
+        "billed_usd": round(sum(m.billed_usd(now, ledger.rules.billing) for m in machines), 6),
         "usd_per_hour_now": round(sum(m.usd_per_hour for m in machines if m.life is not Life.ENDED), 6),
         "machines_now": sum(m.life is not Life.ENDED for m in machines),
         "machines_ever": len(machines),

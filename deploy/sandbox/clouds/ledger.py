@@ -13,6 +13,8 @@ from deploy.sandbox.hypervisor import MachineSpec, Pod
 from meshd.contract.faults import CallFaults, FaultKind
 
 NAME_MAX = 63
+ENDS_WITHIN = timedelta(minutes=10)
+"""A machine that takes longer to end is billed for that time too."""
 
 
 class Life(StrEnum):
@@ -44,6 +46,14 @@ class LifecycleFaults:
     no_address: bool = False
     dies_at: datetime | None = None
     never_ends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Billing:
+    """How a cloud rounds the time of a machine up, in seconds."""
+
+    increment_s: float = 1.0
+    minimum_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -80,6 +90,20 @@ class RentedMachine:
     def cost_usd(self, now: datetime) -> float:
         """The cost since the launch, by the second."""
         return max(0.0, ((self.ended_at or now) - self.created_at).total_seconds()) / 3600 * self.usd_per_hour
+
+    def billed_usd(self, now: datetime, billing: Billing) -> float:
+        """What the cloud's invoice has for it: the time until its owner asked to end it, rounded up once it is over.
+
+        A machine that ended by itself, or that the cloud does not end, is billed until it has ended.
+        """
+        end = self.ended_at or now
+        if self.end_asked_at is not None and self.end is End.ASKED and end - self.end_asked_at <= ENDS_WITHIN:
+            end = self.end_asked_at
+        seconds = max(0.0, (end - self.created_at).total_seconds())
+        if self.ended_at is not None:
+            step = timedelta(seconds=billing.increment_s)
+            seconds = max(billing.minimum_s, -(-timedelta(seconds=seconds) // step) * billing.increment_s)
+        return seconds / 3600 * self.usd_per_hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +142,7 @@ class Rules:
         keep_s: how long an ended machine is still shown.
         ends_itself: a machine that powers itself off has ended, and costs nothing more.
         keeps_preempted: a preempted spot machine stays, switched off, until its owner ends it.
+        billing: how its time is rounded in the bill.
     """
 
     boot_s: float = 0.0
@@ -125,6 +150,7 @@ class Rules:
     keep_s: float = 3600.0
     ends_itself: bool = False
     keeps_preempted: bool = False
+    billing: Billing = Billing()
 
 
 class Ledger:

@@ -29,7 +29,7 @@ from deploy.sandbox.clouds.aws_api import Ec2Cloud
 from deploy.sandbox.clouds.gce_api import GceCloud
 from deploy.sandbox.clouds.host import Host
 from deploy.sandbox.clouds.lambda_api import LambdaCloud, RateLimits
-from deploy.sandbox.clouds.ledger import Ledger, Rules
+from deploy.sandbox.clouds.ledger import Billing, Ledger, Rules
 from deploy.sandbox.clouds.metadata import MetadataService
 from deploy.sandbox.clouds.paperspace_api import PaperspaceCloud
 from deploy.sandbox.clouds.runpod_api import RunpodCloud
@@ -38,6 +38,14 @@ from meshd.contract.faults import FaultEngine
 from meshd.contract.standin import StandIn
 
 CLOUDS = frozenset({"aws", "gce", "lambda", "paperspace", "runpod"})
+BILLING = {
+    "aws": Billing(1.0, 60.0),
+    "gce": Billing(1.0, 60.0),
+    "lambda": Billing(60.0),
+    "paperspace": Billing(),
+    "runpod": Billing(),
+}
+"""As the vendors do: EC2 and Compute Engine by the second and a minute at least, Lambda by the minute."""
 DEFAULT_LAMBDA_KEY = "sandbox-lambda-key"
 DEFAULT_PAPERSPACE_KEY = "sandbox-paperspace-key"
 DEFAULT_RUNPOD_KEY = "sandbox-runpod-key"
@@ -193,7 +201,7 @@ class CloudServer:
 
     def _cloud(self, name: str, *, ends_itself: bool, keeps_preempted: bool = False) -> Cloud:
         options = self.options
-        rules = Rules(options.boot_s, options.end_s, options.keep_s, ends_itself, keeps_preempted)
+        rules = Rules(options.boot_s, options.end_s, options.keep_s, ends_itself, keeps_preempted, BILLING[name])
         return Cloud(Ledger(name, self.host, self.now, rules), FaultEngine(options.seed))
 
     def _serve_ec2(self) -> str:

@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable
 from meshd.api.schema import ProblemView
 from meshd.codes import ProblemCode
 from meshd.daemon.reporting import Reporter, problem
-from meshd.model.desired import Desired
-from meshd.plan.budget import ended_by, warned_of
+from meshd.model.budget import MICROS
+from meshd.model.desired import Desired, Target
+from meshd.model.observed import Snapshot
+from meshd.plan.budget import ended_by, too_small, warned_of
+from meshd.plan.placement import usable
 from meshd.runtime.clock import Clock
 
 
@@ -17,16 +20,28 @@ class BudgetReporter(Reporter):
 
     Args:
         desired: the budget of now.
+        snapshot: what can be rented.
         clock: time.
     """
 
-    def __init__(self, desired: Callable[[], Desired], clock: Clock) -> None:
+    def __init__(self, desired: Callable[[], Desired], snapshot: Callable[[], Snapshot], clock: Clock) -> None:
         self._desired = desired
+        self._snapshot = snapshot
         self._clock = clock
 
     def problems(self) -> Iterable[ProblemView]:
         """From `warn_at` on a warning; at the limit an error, since nothing more is rented."""
-        budget, now = self._desired().budget, self._clock.now()
+        desired, now = self._desired(), self._clock.now()
+        budget = desired.budget
+        if not budget.limits:
+            return
+        offers = self._snapshot().known_offers
+        for pool in desired.pools.values():
+            fit = usable(offers, pool, Target(pool.name, 0), {}, now)
+            if (small := too_small(budget, pool.name, fit, now)) is not None:
+                text = f"{small.setting} = {small.limit / MICROS:g} does not pay for one machine of {pool.name}"
+                cure = f"raise {small.setting}, or allow a cheaper offer (`meshctl offers`)"
+                yield problem(ProblemCode.BUDGET_TOO_SMALL, "error", text, cure, pool=pool.name)
         killing = {(one.scope, one.period) for one in ended_by(budget, now)}
         for one in warned_of(budget, now):
             if (one.scope, one.period) in killing:

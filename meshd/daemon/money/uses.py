@@ -11,13 +11,16 @@ from typing import ClassVar, Protocol
 import structlog
 
 from meshd.api.schema import ProblemView
+from meshd.codes import ProblemCode
 from meshd.daemon.controller import Controller
+from meshd.daemon.reporting import problem
 from meshd.errors import SlurmError
 from meshd.model.ledger import JobUse
 from meshd.plan.ledger import shares
 from meshd.runtime.clock import Clock
 from meshd.slurm.job_records import JobRecords
 from meshd.store.ledger import Ledger
+from meshd.store.ledger_copy import LedgerCopy
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +58,7 @@ class JobUses(Controller):
         ledger: where they are written.
         reader: reads them.
         slurm: tells whether there are records.
+        copy: the copy of the ledger; None: there is none.
         clock: time.
 
     Attributes:
@@ -63,8 +67,11 @@ class JobUses(Controller):
 
     name: ClassVar[str] = "job uses"
 
-    def __init__(self, ledger: Ledger, reader: RecordReader, slurm: RecordsKept, clock: Clock) -> None:
+    def __init__(
+        self, ledger: Ledger, reader: RecordReader, slurm: RecordsKept, clock: Clock, copy: LedgerCopy | None = None
+    ) -> None:
         super().__init__(clock)
+        self._copy = copy
         self._ledger = ledger
         self._reader = reader
         self._slurm = slurm
@@ -75,14 +82,18 @@ class JobUses(Controller):
         self.by_records: bool | None = None
 
     def problems(self) -> Iterable[ProblemView]:
-        """None of its own: that Slurm cannot be read, or slurmdbd is away, others tell."""
-        return ()
+        """That the copy cannot be kept. That Slurm cannot be read, or slurmdbd is away, others tell."""
+        if self._copy is not None and self._copy.problem:
+            cure = "free the disk, or give the file to SlurmUser: without it a lost journal begins the month's sum at 0"
+            yield problem(ProblemCode.LEDGER_NOT_COPIED, "warning", self._copy.problem, cure)
 
     async def reconcile(self) -> float:
         """Read, write down what is new, count."""
         now = self._clock.now()
         await self._follow()
         self._count(now)
+        if self._copy is not None:
+            self._copy.write(now)
         if self._pruned_at is None or abs(now - self._pruned_at) > PRUNED_EVERY:
             self._ledger.prune(now)
             self._pruned_at = now

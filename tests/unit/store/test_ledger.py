@@ -18,6 +18,7 @@ from meshd.model.machine import Machine, Phase
 from meshd.plan.ledger import Rounding
 from meshd.store.journal import Journal
 from meshd.store.ledger import KEPT, Ledger
+from meshd.store.ledger_copy import LedgerCopy
 from tests.unit.worlds import NOW, ago, machine
 
 HOUR = timedelta(hours=1)
@@ -178,3 +179,34 @@ def test_a_job_that_is_seen_again_is_one_use(book: Book) -> None:
         book.ledger.note_uses([ended])
         assert book.ledger.uses(NOW, FAR) == [ended]
     assert book.ledger.open_uses() == []
+
+
+def test_a_lost_journal_does_not_begin_the_month_at_0(book: Book) -> None:
+    kept = book.put(machine(Phase.READY, launched_at=NOW))
+    book.put(machine(Phase.READY, index=2, launched_at=NOW))
+    book.put(machine(Phase.GONE, index=3, launched_at=NOW - HOUR, gone_at=NOW))
+    book.now = NOW + HOUR
+    path = book.path.with_name("ledger.json")
+    LedgerCopy(path, book.ledger).write(book.now)
+    book.journal.close()
+    book.path.unlink()
+    book.open()
+    copy = LedgerCopy(path, book.ledger)
+    assert (copy.restore(book.now), copy.restore(book.now)) == (3, 0)
+    book.now = NOW + 2 * HOUR
+    assert book.ledger.spent(book.now)[""].month == 6_000_000, "an hour each, until they are found again"
+    book.put(replace(kept, launch_attempts=0))
+    assert book.ledger.spent(book.now)[""].month == 8_000_000
+    book.again()
+    assert LedgerCopy(path, book.ledger).restore(book.now) == 0
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '["2026-03-01T12:00:00Z", [{"machine": 7}]]'])
+def test_a_damaged_copy_is_told_and_nothing_else(book: Book, text: str) -> None:
+    path = book.path.with_name("ledger.json")
+    path.write_text(text)
+    copy = LedgerCopy(path, book.ledger)
+    assert copy.restore(NOW) == 0
+    assert str(path) in copy.problem
+    copy.write(NOW)
+    assert copy.problem == ""

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,6 +161,23 @@ async def test_the_problems_of_a_budget(
     limits = {"": BudgetLimits(usd_per_day=1.0, kill_at=kill_at)}
     micros = spent * 10_000
     budget = budget_of(limits, {"": Spent(micros, micros)}, (), {}, room.clock.now())
-    desired: Any = SimpleNamespace(budget=budget)
-    problems = list(BudgetReporter(lambda: desired, room.clock).problems())
+    desired = replace(room.desired(), budget=budget)
+    problems = list(BudgetReporter(lambda: desired, lambda: room.seen, room.clock).problems())
     assert [(one.code, one.severity) for one in problems] == found
+
+
+@pytest.mark.parametrize(
+    ("limits", "found"),
+    [
+        (BudgetLimits(usd_per_hour=1.9), ["h100"]),
+        (BudgetLimits(usd_per_hour=2.0), []),
+        (BudgetLimits(usd_per_month=0.3), ["h100"]),
+        (BudgetLimits(usd_per_month=0.34), []),
+    ],
+)
+async def test_a_budget_that_does_not_pay_for_one_machine(
+    room: HeadRoom, limits: BudgetLimits, found: list[str]
+) -> None:
+    desired = replace(room.desired(), budget=budget_of({"": limits}, {}, (), {}, room.clock.now()))
+    problems = list(BudgetReporter(lambda: desired, lambda: room.seen, room.clock).problems())
+    assert [one.pool for one in problems if one.code == ProblemCode.BUDGET_TOO_SMALL] == found
