@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from meshd.model import plan as p
+from meshd.model.budget import Budget
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.desired import Desired, Pool, Promise, Target
 from meshd.model.machine import Machine, Phase
@@ -64,19 +65,21 @@ def cooling(*offers: Offer, s: float = 60, cause: CooldownCause = CooldownCause.
 def decided(
     slurm: SlurmView | None, *machines: Machine, offers: Sequence[Offer] = (HERE, NEXT, THERE), pool: Pool = POOL,
     gpus: int | None = None, cooldowns: Mapping[CooldownKey, Cooldown] | None = None,
-    expired: Mapping[CooldownKey, Cooldown] | None = None, target: Mapping[str, Any] | None = None, **parts: Any,
+    expired: Mapping[CooldownKey, Cooldown] | None = None, target: Mapping[str, Any] | None = None,
+    budget: Budget | None = None, unread: Mapping[str, Unavailable] | None = None, **parts: Any,
 ) -> p.Plan:  # fmt: skip
     rented = [m for m in machines if m.instance_id]
     clouds = {"aws", "gce"}
     whole = {
         "instances": {c: Fresh(tuple(instance(m, provider=c) for m in rented if m.provider == c), NOW) for c in clouds},
-        "offers": {c: Fresh(tuple(o for o in offers if o.provider == c), NOW) for c in clouds},
+        "offers": {c: Fresh(tuple(o for o in offers if o.provider == c), NOW) for c in clouds} | dict(unread or {}),
     }
     whole["slurm"] = Fresh(slurm, NOW) if slurm is not None else Unavailable("away", NOW)  # type: ignore[assignment]
     seen = snapshot(**{**whole, **parts})
     targets = {} if gpus is None else {"h100": Target("h100", gpus, **(target or {}))}
     desired = Desired(
-        "lab", {"h100": pool}, targets, cooldowns=cooldowns or {}, expired_cooldowns=expired or {}
+        "lab", {"h100": pool}, targets, cooldowns=cooldowns or {}, expired_cooldowns=expired or {},
+        budget=budget or Budget(),
     )  # fmt: skip
     return plan(desired, machines, seen, NOW)
 
