@@ -1,0 +1,21 @@
+"""Slurm's queue drives the pool: every job gets its nodes, in one place, and no machine is left over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.property.queue_sim import live_with_queue
+from tests.tiers import bounded
+
+
+@pytest.mark.parametrize("batch", range(bounded(4, 400)))
+async def test_every_history_of_a_queue_ends_well(batch: int, tmp_path: Path) -> None:
+    """Jobs of several nodes, cancels, refusals, machines that die, targets beside the queue, kill -9."""
+    ran = give_ups = 0
+    for seed in range(batch * 5, batch * 5 + 5):
+        world = await live_with_queue(seed, tmp_path)
+        ran, give_ups = ran + world.ran, give_ups + world.give_ups
+    assert ran > 5
+    assert give_ups > 0
