@@ -149,7 +149,8 @@ class DemandGrowth:
             return
         if only is not None and any(m.removal or m.phase is Phase.LAUNCHING for m in gang.machines):
             return  # where it may go is known once this is settled
-        movable = only is not None and not any(m.phase is Phase.READY or self._runs(m) for m in gang.machines)
+        # A job that waits for the others may start on a node that is up, whatever the machine's phase is.
+        movable = all(m.phase is not Phase.READY and self._given.idle(m) for m in gang.machines)
         if movable and only is not None:
             instead = sum(micros(m.usd_per_hour) for m in gang.machines)
             roomy = None if limit is None else limit + instead
@@ -158,9 +159,6 @@ class DemandGrowth:
                 yield from self._moves(gang, only, other)
                 return
         self._refuse(gang, self._refusal(count, only, gang))
-
-    def _runs(self, machine: Machine) -> bool:
-        return bool(self._given.jobs.get(machine.slot))
 
     def _cheapest(self, count: int, limit: int | None, here: set[Group], only: Group | None) -> Offer | None:
         if only is None:
@@ -231,8 +229,8 @@ class DemandGrowth:
         if only is None or self._all.offers(only):
             return self._over_limit(count)
         stuck = self._why_none(only)
-        ready = sum(m.phase is Phase.READY for m in gang.machines)
-        state = f"{counted(ready, 'machine')} of it are READY there" if ready else "no other place has all of it"
+        ready = sum(m.phase is Phase.READY or not self._given.idle(m) for m in gang.machines)
+        state = f"{counted(ready, 'machine')} of it are nodes already" if ready else "no other place has all of it"
         total = counted(count + len(gang.machines), "machine")
         reason = f"{count} of {total} are missing in {place(only)}, and {state}: {stuck.reason}"
         return _Refusal(DemandCode.PLACE, reason, stuck.until)

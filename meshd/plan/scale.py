@@ -217,9 +217,7 @@ def _shrink(
         of_target = sum(units(m) for m in have if not m.by_queue) - target.gpus
     for machine in have:
         by_queue = machine.by_queue and pool.from_queue
-        if pool.from_queue and (
-            machine.slot in beside.slots or (by_queue and not _is_left_over(machine, target, given))
-        ):
+        if (by_queue and not _is_left_over(machine, target, given)) or _is_waited_for(machine, pool, given, beside):
             continue
         if units(machine) <= min(surplus, surplus if by_queue else of_target):
             surplus -= units(machine)
@@ -227,6 +225,12 @@ def _shrink(
             jobs = given.jobs.get(machine.slot, ()) if machine.phase is Phase.READY else ()
             wait = f"; it waits for job {', '.join(jobs)}" if jobs else ""
             yield Remove(machine.name, f"{amount(target.gpus, pool)} wanted{wait}")
+
+
+def _is_waited_for(machine: Machine, pool: Pool, given: PlanInput, beside: Beside) -> bool:
+    """Whether a machine is on its way to a slot that a job has."""
+    has_job = machine.phase is not Phase.READY and bool(given.configuring_jobs.get(machine.slot))
+    return pool.from_queue and (has_job or machine.slot in beside.slots)
 
 
 def _is_left_over(machine: Machine, target: Target, given: PlanInput) -> bool:

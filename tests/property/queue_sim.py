@@ -321,13 +321,16 @@ class QueueDaemon(Daemon):
             world.give_ups += 1
             job.given_up_until_s = until_s
             world.requeue(job, until_s)
-        world.powering -= set(slots)
+        world.powering -= {slot for slot in slots if world.job_on(slot) is None}
 
-    def check_places(self, before: list[Machine]) -> None:
-        """What is rented for a job is in one place: that of its other machines, if these are in one."""
+    def check_steps(self, before: list[Machine]) -> None:
+        """A machine has one step. What is rented for a job is in one place: that of its others, if they are in one."""
         tick = self.reconciler.last
         if tick is None or not isinstance(tick.snapshot.slurm, Fresh):
             return
+        subjects = [step.subject for step in tick.plan.steps]
+        if len(set(subjects)) < len(subjects):
+            raise Violation(f"two steps at a time: {tick.plan.steps}")
         kept = {step.subject for step in tick.plan.steps if isinstance(step, CancelRemoval)}
         at = {
             m.slot: (m.provider, m.offer.region)
@@ -372,7 +375,7 @@ async def live_with_queue(seed: int, directory: Path, rounds: int = 80) -> Queue
         daemon.agents_act()
         before = daemon.journal.machines()
         daemon.reconciler.tick()
-        daemon.check_places(before)
+        daemon.check_steps(before)
         daemon.care_for_slots()
         await daemon.settle()
         assert not Violation.seen, (seed, round_, Violation.seen)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ from meshd.model import plan as p
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase, Removal
-from meshd.model.observed import AgentReport, Fresh
+from meshd.model.observed import AgentReport, Fresh, Snapshot
 from meshd.model.path import MeasuredPath, PathKind
 from meshd.plan.planner import plan
 from meshd.plan.scale import supply_gpus
@@ -54,6 +54,8 @@ ILLS: dict[str, tuple[frozenset[str], str, bool]] = {
 
 class Ideal:
     """Clouds, tailnet, Slurm and agents that do at once what is asked of them, and forget nothing."""
+
+    TICK = timedelta(seconds=20)
 
     def __init__(
         self, machines: dict[str, Machine], jobs: dict[str, str], gpus: int, *, pool: Pool = POOL,
@@ -102,7 +104,10 @@ class Ideal:
             reports={m.name: AgentReport(at=self.now, head_path=self.path()) for m in line.values()},
         )
         cooldowns = {key: cooldown for key, cooldown in self.cooldowns.items() if cooldown.until > self.now}
-        return plan(replace(self.desired, cooldowns=cooldowns), list(self.machines.values()), seen, self.now)
+        return self.decide(replace(self.desired, cooldowns=cooldowns), list(self.machines.values()), seen, self.now)
+
+    def decide(self, desired: Desired, machines: list[Machine], seen: Snapshot, now: datetime) -> p.Plan:
+        return plan(desired, machines, seen, now)
 
     def path(self) -> MeasuredPath:
         """Every machine's path to the head: relayed at first, and direct some time later."""
@@ -197,7 +202,7 @@ class Ideal:
                 assert not held[step.subject], "the slot is another's"
         taken = Counter(m.slot for m in self.machines.values() if m.phase in HOLDS_SLOT)
         assert all(count <= max(1, held[slot]) for slot, count in taken.items())
-        self.now += timedelta(seconds=20)
+        self.now += self.TICK
         self.agents()
 
     def end(self) -> tuple[int, int, int]:
