@@ -151,9 +151,9 @@ def jobs_by_slot(view: SlurmView) -> tuple[Mapping[str, tuple[str, ...]], Mappin
 
 def shape_of(lines: Lines) -> tuple[object, ...]:
     """CPUs, memory, Gres, and how many GPUs gres.conf has for it."""
-    record = {key.lower(): value for key, _, value in (pair.partition("=") for pair in lines.node.split())}
-    gpus = sum(len(hostlist(line.rpartition(" File=")[2])) for line in lines.gres)
-    return (*(record.get(key, "") for key in SHAPE_KEYS), gpus)
+    pairs = (pair.partition("=") for pair in lines.node.split())
+    shape = [(key, value) for key, _, value in pairs if key.lower() in SHAPE_KEYS]
+    return *shape, sum(len(hostlist(line.rpartition(" File=")[2])) for line in lines.gres)
 
 
 def refuse_if_named(leaving: Leaving, view: SlurmView, reservations: Iterable[SlurmReservation]) -> None:

@@ -23,13 +23,15 @@ def settable_addrs(wanted: Rendered, nodes_conf: str, gres_conf: str) -> Mapping
         nodes_conf: the text in force.
         gres_conf: the text in force.
     """
-    cloud = read_cloud_slots(nodes_conf) & read_cloud_slots(wanted.nodes_conf) & wanted.node_addrs.keys()
-    new, old = read_lines(wanted.nodes_conf, wanted.gres_conf), read_lines(nodes_conf, gres_conf)
+    cloud = frozenset(slot for slot, own in wanted.lines.items() if own.cloud) & read_cloud_slots(nodes_conf)
+    if not cloud:
+        return {}
+    old = read_lines(nodes_conf, gres_conf)
     old |= read_free_lines(nodes_conf, gres_conf, cloud - old.keys())
     return {
-        slot: new[slot].node_addr
+        slot: wanted.lines[slot].node_addr
         for slot in sorted(cloud)
-        if shape_of(new[slot]) == shape_of(old[slot]) and new[slot].gres == old[slot].gres
+        if old[slot].gres == wanted.lines[slot].gres and shape_of(old[slot]) == shape_of(wanted.lines[slot])
     }
 
 

@@ -56,6 +56,7 @@ class Rendered:
         slots: every declared slot, in the order of the file.
         node_addrs: the address of each slot that is not free.
         former_node_addrs: earlier addresses of the same machine, for slots whose machine had another one.
+        lines: of each slot that is not free.
         left_out: by slot, why its machine's line cannot be written. Such a slot keeps its old line, or is free.
         digest: SHA-256 over both texts, hex.
     """
@@ -65,6 +66,7 @@ class Rendered:
     slots: tuple[str, ...]
     node_addrs: Mapping[str, str]
     former_node_addrs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lines: Mapping[str, Lines] = field(default_factory=dict, compare=False, repr=False)
     left_out: Mapping[str, str] = field(default_factory=dict)
     digest: str = field(init=False)
     source: RenderInput | None = field(default=None, compare=False, repr=False)
@@ -127,6 +129,7 @@ def render(
         slots=tuple(slots),
         node_addrs={slot: own.node_addr for slot, own in sorted(lines.items()) if not is_free(own.node_addr)},
         former_node_addrs=dict(sorted(former.items())),
+        lines={slot: own for slot, own in lines.items() if not is_free(own.node_addr)},
         left_out=dict(sorted(left_out.items())),
         source=RenderInput(tuple(pools), joined, shapes_fixed, before),
     )

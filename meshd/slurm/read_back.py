@@ -14,7 +14,7 @@ from meshd.errors import SlurmError
 from meshd.model.ids import slot_name
 from meshd.plan.slurm_lines import PLACEHOLDERS, is_free, slots_of
 from meshd.slurm.conf import parse
-from meshd.slurm.node_lines import Lines, placeholder
+from meshd.slurm.node_lines import CLOUD, Lines, placeholder
 from meshd.slurm.show import hostlist
 
 
@@ -34,8 +34,8 @@ def _read_lines(nodes_conf: str, gres_conf: str, free: frozenset[str] | None) ->
     for line in nodes_conf.splitlines():
         if not line.startswith("NodeName="):
             continue
-        record = dict(pair.partition("=")[::2] for pair in line.split())
-        address, names = record.get("NodeAddr", ""), record["NodeName"]
+        name, addr, _ = line.split(" ", 2)  # meshd writes these two first
+        names, address = name.partition("=")[2], addr.partition("=")[2]
         if free is None and not is_free(address):
             found[names] = Lines(address, line)
         elif free and is_free(address):
@@ -97,9 +97,8 @@ def is_placeholder(address: str) -> bool:
 @lru_cache(maxsize=4)
 def read_cloud_slots(nodes_conf: str) -> frozenset[str]:
     """The slots of a nodes.conf that Slurm's power saving opens, free or joined."""
-    return frozenset(
-        slot
-        for record in node_records(nodes_conf)
-        if record.get("state", "").upper() == "CLOUD"
-        for slot in hostlist(record["nodename"])
-    )
+    found: set[str] = set()
+    for line in nodes_conf.splitlines():
+        if line.startswith("NodeName=") and CLOUD in line.split():
+            found.update(_slots(line.partition(" ")[0].partition("=")[2]))
+    return frozenset(found)

@@ -45,6 +45,8 @@ LOOK_S = 0.05
 IDLE_S = 1.0
 """While no change waits. Each tick wakes it besides."""
 ASK_AGAIN_S = 3.0
+ASK_AGAIN_KEPT_S = 30.0
+"""While nothing but slots with jobs is missing, and Slurm shows that their jobs go on."""
 LONGER_MAX = 4
 """A burst that goes on makes a change wait at most this many times `reconfigure_max_wait_s`."""
 NEWER_SLURM = "with Slurm 23.11 or newer machines of several sizes can be in one pool"
@@ -213,10 +215,19 @@ class SlurmFilesController(Controller):
                 return
             self._first_change_s = None
             self._longer = min(2 * self._longer, LONGER_MAX) if more else 1
-        if wanted.digest == self._asked and now_s - self._asked_s < ASK_AGAIN_S:
+        again_s = ASK_AGAIN_KEPT_S if self._jobs_still_there() else ASK_AGAIN_S
+        if wanted.digest == self._asked and now_s - self._asked_s < again_s:
             return  # it is in force, under way, or was not taken: none of these changes within a moment
         self._asked, self._asked_s = wanted.digest, now_s
         self._publisher.request(wanted)
+
+    def _jobs_still_there(self) -> bool:
+        """Slots keep their lines, and Slurm shows none of them left by its jobs since."""
+        view, kept = self._slurm_view(), self.unsafe
+        if view is None or not kept:
+            return False
+        nodes = [view.nodes.get(slot) for slot in kept]
+        return all(node is not None and (node.held or (node.up and not node.drained)) for node in nodes)
 
     def _more_to_come(self) -> bool:
         """Another machine is about to join or to leave."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from meshd.config import PoolSettings, Settings
 from meshd.daemon.slurm.controller import SlurmFilesController
@@ -24,6 +26,7 @@ class Asked:
     """Stands for the publisher: counts what it is asked for."""
 
     nodes_conf = ""
+    unsafe: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self) -> None:
         self.digests: list[str] = []

@@ -38,6 +38,7 @@ class Taker:
     """Stands for the publisher: everything comes into force at once."""
 
     def __init__(self) -> None:
+        self.unsafe: dict[str, str] = {}
         self.lines: dict[str, Lines] = {}
         self.nodes_conf = ""
         self.applier = self
