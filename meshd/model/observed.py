@@ -184,6 +184,7 @@ class SlurmJob:
         batch: sbatch submitted it; False for salloc and srun.
         requeue: Slurm may put it back into the queue.
         admin_comment: what `scontrol update jobid= admincomment=` set last; "" for nothing.
+        node_count: how many nodes it has or asks for; 0 when that is not known.
     """
 
     id: str
@@ -199,6 +200,7 @@ class SlurmJob:
     batch: bool = True
     requeue: bool = True
     admin_comment: str = ""
+    node_count: int = 0
 
     @property
     def configuring(self) -> bool:

@@ -163,6 +163,7 @@ def _job(line: str) -> SlurmJob:
         batch=field["BatchFlag"] == "1",
         requeue=field["Requeue"] == "1",
         admin_comment=plain(filled(field["admin_comment"]), REASON_MAX_CHARS),
+        node_count=count if field["NumNodes"].isdigit() else 0,
     )
 
 
