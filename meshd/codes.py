@@ -289,6 +289,7 @@ class RefusalCode(StrEnum):
     """Why the API refuses a request: `code` of its answer, where the answer's `kind` does not say it all."""
 
     NO_SUCH_MACHINE = "no_such_machine"
+    NO_SUCH_JOB = "no_such_job"
     NO_SUCH_POOL = "no_such_pool"
     NO_SUCH_KIND = "no_such_kind"
     NO_SUCH_PROVIDER = "no_such_provider"

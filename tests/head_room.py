@@ -23,6 +23,7 @@ from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import Prices
 from meshd.daemon.prices.service import PriceService
 from meshd.daemon.reporting import Report
+from meshd.daemon.waiting import WaitingJobs
 from meshd.model.ledger import JobUse
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Snapshot
@@ -110,6 +111,10 @@ class HeadRoom(Small):
             prices=price_service,
             costs=CostService(self.ledger, self.journal, uses, self.desired, self.clock), auth_key=rotation,
             munge_key=MungeLab(directory / "munge").service, node_tokens=nodes.token_service,
+            waiting=WaitingJobs(
+                live, self.journal, self.desired, lambda: self.seen,
+                lambda: last.plan if (last := self.machines.controller.last) else None, self.clock,
+            ),
         )  # fmt: skip
         self.head = Checked(self.service.handlers())
 

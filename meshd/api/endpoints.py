@@ -96,7 +96,7 @@ OFFERS: Read[s.OffersQuery, s.OffersView] = Read(
 )  # fmt: skip
 EXPLAIN: Read[s.ExplainQuery, s.ExplainView] = Read(
     "explain", "GET", "/v1/explain", s.ExplainQuery, s.ExplainView,
-    "What a machine, a slot or a pool is doing, and why.",
+    "What a machine, a slot or a pool is doing, and why; or what a job waits for.",
     refusals=(Unknown,),
 )  # fmt: skip
 EVENTS: Read[s.EventsQuery, s.EventsView] = Read(

@@ -52,6 +52,7 @@ from meshd.daemon.reporting import Report
 from meshd.daemon.service_status import ServiceStatus
 from meshd.daemon.slurm.controller import SlurmFilesController
 from meshd.daemon.slurm.slots import SlotController
+from meshd.daemon.waiting import WaitingJobs
 from meshd.obs.metrics import Metrics
 from meshd.plan.ledger import rounding_of
 from meshd.store.auth_rotations import AuthRotations
@@ -180,6 +181,10 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         node_steps=machines.node_steps, providers=providers, agent_spoke=auth_key.controller.agent_spoke,
         node_settings=node_settings, promises=lambda: promises.current,
     )  # fmt: skip
+    waiting = WaitingJobs(
+        live, journal, desired, snapshot, lambda: last.plan if (last := machines.controller.last) else None, clock,
+        pod_limits(providers),
+    )  # fmt: skip
     prices = build_prices(providers, ports.price_files, sources, live, journal, desired, clock)
     controllers: list[Controller] = [
         promises, machines.controller, slurm_files, slots, roster, head_exports, accounts, node_settings,
@@ -201,7 +206,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         slurm=ports.slurm, slurm_files=slurm_files, slurm_ping=slurm_ping, tailnet=tailnet, sources=sources,
         snapshot=snapshot, desired=desired, guards=guards, logs=logs, machine_logs=machine_logs, prices=prices.service,
         costs=costs, ledger=ledger, auth_key=auth_key.service, munge_key=munge_key.service,
-        node_tokens=nodes.token_service,
+        node_tokens=nodes.token_service, waiting=waiting,
     )  # fmt: skip
     controllers.append(ServiceStatus(notifier, machines.controller, journal, desired, head.service, clock))
     tailnet.on_change(awake.set, auth_key.controller.tailnet_changed)

@@ -175,7 +175,7 @@ class PoolPromises(Controller):
                     f"each node of pool {name} promises {words(promise)}; by the settings it will be "
                     f"{words(found.promise)}, once no machine and no job is in the pool"
                 )
-                cure = f"`meshctl scale 0 --pool {name}`, and wait for its jobs"
+                cure = f"`meshctl scale --pool {name} --gpus 0`, and wait for its jobs"
                 yield problem(ProblemCode.PROMISE_WAITS, "info", text, cure, pool=name)
             if found.far_below:
                 cure = small_cure(name, found)

@@ -56,7 +56,16 @@ from meshd.api.schema.offers import NearRow, OfferRow, OffersQuery, OffersView
 from meshd.api.schema.plan import AlternativeRow, PlanFinding, PlannedRow, PlanView, StepRow
 from meshd.api.schema.prices import PriceRefreshRow, PriceRow, PricesRefresh, PricesRefreshed, PricesView
 from meshd.api.schema.scale import ScaleAnswer, ScaleOutcome, ScaleRequest, WaitingFor
-from meshd.api.schema.status import PoolView, ProblemView, PublishView, QueueView, SourceView, SpendView, StatusView
+from meshd.api.schema.status import (
+    PoolView,
+    ProblemView,
+    PublishView,
+    QueueView,
+    SourceView,
+    SpendView,
+    StatusView,
+    WaitingRow,
+)
 from meshd.api.schema.token_renewal import TokenNodeRow, TokenRenewalRequest, TokenRenewalView
 
 __all__ = [
@@ -145,6 +154,7 @@ __all__ = [
     "TokenRenewalView",
     "VersionView",
     "WaitingFor",
+    "WaitingRow",
     "WaiveRequest",
 ]
 

@@ -9,10 +9,11 @@ from meshd.api.schema.events import EventRow
 from meshd.api.schema.head import ErrorView
 from meshd.api.schema.health import HealthView
 from meshd.api.schema.plan import AlternativeRow
+from meshd.api.schema.status import WaitingRow
 
 
 class ExplainQuery(Request):
-    """The query string of GET /v1/explain: a machine, a slot or a pool."""
+    """The query string of GET /v1/explain: a machine, a slot, a pool, or a job that waits for machines."""
 
     subject: Name
 
@@ -43,11 +44,11 @@ class AttemptRow(Part):
 
 
 class ExplainView(Document):
-    """Why a machine, a slot or a pool is as it is.
+    """Why a machine, a slot or a pool is as it is, or what a job waits for.
 
     Attributes:
         unit: what `target_gpus` counts: `GPU`, or `machine` in a pool without GPUs.
-        subject: the machine, slot or pool that was asked about; for a pool `slot` and `machine` are "".
+        subject: what was asked about; for a pool or a job `slot` and `machine` are "".
         machine: the one asked about, or the newest one of the slot; "" if the slot never had one.
         phase: the machine's; "" while the slot has no machine.
         why: what it is doing and what it waits for, in one sentence.
@@ -55,6 +56,8 @@ class ExplainView(Document):
         next_rungs: the offers to try next, best first, and the offers that do not fit, with the reason; empty once the
             pool has its target.
         events: the machine's newest events, oldest first.
+        job: the job that was asked about; "" for anything else.
+        waiting: that job, or the jobs that wait for machines of the pool.
         health: what Slurm, its agent and the tailnet say of the machine; None for a pool, and for one not in Slurm.
     """
 
@@ -72,6 +75,8 @@ class ExplainView(Document):
     next_rungs: list[AlternativeRow] = []
     events: list[EventRow] = []
     health: HealthView | None = None
+    job: str = ""
+    waiting: list[WaitingRow] = []
 
 
 class ExplainViews(Document):

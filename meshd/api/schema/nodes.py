@@ -32,6 +32,8 @@ class NodeRow(Part):
         slurm_reason: why Slurm holds it drained or DOWN; "" when it does not.
         lacks: what a job lacks on it that Slurm's settings give it elsewhere, as codes (docs/slurm.md lists them).
         gpu_load: as its agent last read it from nvidia-smi; empty when not known.
+        by_queue: Slurm powered its slot up, so it was rented for that.
+        for_jobs: ids of the jobs that waited for its slot then; empty when a person powered the slot up.
         settings: its node settings; null when not known, or from an agent that is older than they are.
     """
 
@@ -64,6 +66,8 @@ class NodeRow(Part):
     gpu_load: list[GpuLoadRow] = []
     head_path: PathRow | None = None
     settings: list[SectionRow] | None = None
+    by_queue: bool = False
+    for_jobs: list[str] = []
 
 
 class NodesView(Document):

@@ -59,6 +59,28 @@ class PoolView(Part):
     options: list[str] = []
 
 
+class WaitingRow(Part):
+    """A job that waits for machines of a pool that Slurm's queue drives.
+
+    Attributes:
+        nodes: how many it wants; 0 when that is not known.
+        ready: how many of them are READY.
+        wait: `order` (machines are about to be ordered), `boot` (they boot and join), `start` (all are READY) or
+            `refused` (none can be had now).
+        until: when the machines are ready, as far as can be expected, or when it is tried again; None: not known.
+        text: for people: what it waits for, and why; also the job's AdminComment.
+    """
+
+    job: str
+    user: str
+    pool: str
+    nodes: int = 0
+    ready: int = 0
+    wait: str
+    until: AwareDatetime | None = None
+    text: str
+
+
 class ProblemView(Part):
     """Something that is not as it should be.
 
@@ -102,6 +124,7 @@ class StatusView(Document):
         at: when this was written, by the head's clock.
         tick_at: when the last finished tick began; None before the first.
         tick_age_s: how long ago that was.
+        waiting: the jobs that wait for machines.
     """
 
     cluster: str
@@ -115,3 +138,4 @@ class StatusView(Document):
     problems: list[ProblemView] = []
     slurm: PublishView = PublishView()
     spend: SpendView = SpendView()
+    waiting: list[WaitingRow] = []

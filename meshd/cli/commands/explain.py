@@ -1,4 +1,4 @@
-"""`meshctl explain`: shows what a machine, a slot or a pool does, and why."""
+"""`meshctl explain`: shows what a machine, a slot or a pool does, or what a job waits for, and why."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ Examples:
   meshctl explain 'h100-[1-4]'          four slots
   meshctl explain lab-h100-3-k7q2mz     a machine, also one that is gone
   meshctl explain h100                  a whole pool
+  meshctl explain 4711                  what job 4711 waits for
 """
 
 
@@ -28,7 +29,7 @@ Examples:
 @as_json_option
 @click.pass_obj
 def command(session: Session, *, subjects: tuple[str, ...], verbose: bool, as_json: bool) -> None:
-    """Show what a machine, a slot or a pool does, and why.
+    """Show what a machine, slot, pool or waiting job does, and why.
 
     Shows what it waits for, every offer that meshd tried with the cloud's answer, the next offers, why the other offers
     do not match, and the last events.

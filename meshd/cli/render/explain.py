@@ -1,4 +1,4 @@
-"""What `explain` shows of a machine, a slot or a pool."""
+"""What `explain` shows of a machine, a slot, a pool or a job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 from meshd.api.schema import AttemptRow, ExplainView, HealthView, PeerPathsView
 from meshd.cli.render.offers import alternatives
 from meshd.cli.render.shorten import MESSAGE_MAX, TEXT_MAX, merge_attempts, merge_messages, shorten
-from meshd.cli.render.status import event, path, settings
+from meshd.cli.render.status import event, path, settings, waiting
 from meshd.cli.render.table import Table
 from meshd.cli.render.terminal import age, clean_text, phase
 from meshd.plaintext import counted
@@ -36,6 +36,12 @@ def explain(view: ExplainView, *, verbose: bool = False) -> list[RenderableType]
         _headline(view),
         clean_text(view.why if verbose else shorten(merge_messages(view.why), 2 * TEXT_MAX)),
     ]
+    if view.waiting and not view.job:
+        parts += [
+            "",
+            clean_text("jobs that wait for its machines", "bold"),
+            *waiting(view.waiting, view.at, verbose=verbose),
+        ]
     if view.health is not None:
         parts += ["", clean_text("health", "bold"), *_health(view.health, view.at)]
     if view.constraints:
@@ -137,6 +143,9 @@ def _gpus(health: HealthView) -> str:
 
 
 def _headline(view: ExplainView) -> Text:
+    if view.job:
+        whose = f" of {view.waiting[0].user}" if view.waiting else ""
+        return clean_text(f"job {view.job}{whose}" + (f" (pool {view.pool})" if view.pool else ""), "bold")
     if not view.slot:
         return clean_text(f"pool {view.subject}", "bold")
     if not view.phase:

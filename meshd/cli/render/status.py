@@ -21,15 +21,19 @@ from meshd.api.schema import (
     SectionRow,
     SourceView,
     StatusView,
+    WaitingRow,
 )
 from meshd.cli.render.shorten import merge_messages, merge_problems, shorten
 from meshd.cli.render.table import Table
 from meshd.cli.render.terminal import age, clean_text, phase, severity, usd
+from meshd.plaintext import counted
 
 _NODE_HEADERS = (
     "MACHINE", "SLOT", "KIND", "PHASE", "FOR", "WHERE", "TYPE", "GPUS", "LOAD", "ADDRESS", "PATH", "SLURM", "JOBS",
     "BEAT", "USD/H", "WHY",
 )  # fmt: skip
+WAITING_SHOWN = 10
+"""The most jobs that wait in `status` without `--verbose`."""
 _NODE_OPTIONAL = ("TYPE", "BEAT", "LOAD", "ADDRESS", "MACHINE", "WHERE", "FOR", "PATH", "GPUS", "KIND", "SLURM", "JOBS")
 
 
@@ -51,6 +55,8 @@ def status(view: StatusView, *, verbose: bool = False) -> list[RenderableType]:
         parts += [clean_text(f"pool {pool.name}: {' '.join(pool.options)}") for pool in view.pools if pool.options]
     else:
         parts.append("no pools: add a [pools.NAME] table to the settings")
+    if view.waiting:
+        parts += ["", *waiting(view.waiting, view.at, verbose=verbose)]
     for problem in view.problems if verbose else merge_problems(view.problems):
         parts += _problem(problem, view.at, verbose=verbose)
     return parts
@@ -74,6 +80,28 @@ def _pools(pools: Sequence[PoolView]) -> Table:
         ],
         optional=("PARTITION",),
     )
+
+
+def waiting(rows: Sequence[WaitingRow], now: datetime, *, verbose: bool = False) -> list[RenderableType]:
+    """The jobs that wait for machines; without `verbose` the first WAITING_SHOWN."""
+    shown = rows if verbose else rows[:WAITING_SHOWN]
+    table = Table(
+        ("JOB", "USER", "POOL", "READY", "EXPECTED", "WAITS FOR"),
+        [
+            (
+                row.job,
+                row.user,
+                row.pool,
+                f"{row.ready}/{row.nodes}" if row.nodes else f"{row.ready}",
+                f"in {age((row.until - now).total_seconds())}" if row.until and row.until > now else "-",
+                row.text,
+            )
+            for row in shown
+        ],
+        optional=("USER", "READY"),
+    )
+    more = len(rows) - len(shown)
+    return [table, *([clean_text(f"{counted(more, 'more job')} (--verbose shows all)")] if more else [])]
 
 
 def _machines(pool: PoolView) -> str:
@@ -122,7 +150,7 @@ def nodes(rows: Sequence[NodeRow], now: datetime) -> Table:
                 row.address or "-",
                 path(row.head_path) or _path_from_head(row.path) or "-",
                 row.slurm_state or "-",
-                ",".join(row.jobs) or "-",
+                _jobs(row),
                 age(row.heartbeat_age_s),
                 f"{row.usd_per_hour:.2f}",
                 _why(row, now),
@@ -131,6 +159,13 @@ def nodes(rows: Sequence[NodeRow], now: datetime) -> Table:
         ],
         optional=_NODE_OPTIONAL,
     )
+
+
+def _jobs(row: NodeRow) -> str:
+    """The jobs on a machine; while it is on its way, those for which it was rented: `for 12`."""
+    if row.jobs or row.phase in {"ready", "draining"}:
+        return ",".join(row.jobs) or "-"
+    return f"for {','.join(row.for_jobs)}" if row.for_jobs else "-"
 
 
 def path(found: PathRow | None) -> str:

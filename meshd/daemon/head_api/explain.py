@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 
 from meshd.api import schema as s
-from meshd.api.faults import Unknown
+from meshd.api.faults import NotReady, Unknown
 from meshd.codes import RefusalCode
 from meshd.daemon.head_api import plan_views, views
 from meshd.daemon.head_api.names import near_words, pool_of_slot
@@ -17,16 +18,21 @@ from meshd.daemon.observe.agent_reports import NodeLogs
 from meshd.model.cooldown import CooldownKey
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, HOLDS_SLOT, IN_SLURM, Machine, Phase
+from meshd.model.observed import SlurmJob
 from meshd.model.plan import RequestMachine
+from meshd.plaintext import counted
 from meshd.plan import explanation
 from meshd.plan.fitness import is_ready, unfit
 from meshd.plan.paths import path_fault
 from meshd.plan.placement import amount, unit_of
 from meshd.plan.plan_input import ClusterView
 from meshd.plan.scale import supply_gpus, units
+from meshd.plan.waiting import Wait
 
 EVENTS_MAX = 20
 ATTEMPTS_MAX = 50
+_JOB = re.compile(r"\d{1,10}(_\d{1,10})?")
+"""The id of a job, or of a task of an array. No machine, slot or pool has such a name."""
 ENDING = frozenset({Phase.TERMINATING, Phase.LOST})
 
 
@@ -83,6 +89,8 @@ class _Moment:
     def pool_why(self, pool: str, machines: list[Machine]) -> str:
         """How many GPUs a pool has of its target, and what holds it back. `machines` are the pool's."""
         target = self.target(pool)
+        if target is None and pool in self.desired.pools and self.desired.pools[pool].from_queue:
+            return self._by_queue(machines)
         if target is None:
             return f"it has no target: it is held as it is (`meshctl scale --pool {pool} --gpus N` sets one)"
         supply = [m for m in machines if m.phase in COUNTS_AS_SUPPLY and not m.removal]
@@ -93,6 +101,11 @@ class _Moment:
         text += f", {broken} unfit" if broken else ""
         held = self._held(pool)
         return f"{text}; {held}" if held else text
+
+    def _by_queue(self, machines: list[Machine]) -> str:
+        supply = [m for m in machines if m.phase in COUNTS_AS_SUPPLY and not m.removal]
+        ready = sum(m.phase is Phase.READY for m in supply)
+        return f"Slurm's queue decides: {counted(ready, 'machine')} ready, {len(supply) - ready} on their way"
 
     def unit(self, pool: str) -> str:
         """What a pool's target counts: `GPU` or `machine`."""
@@ -156,6 +169,8 @@ class ExplainService:
             return self._slot(subject, machine.slot, machine.pool, machine, moment)
         if subject in moment.desired.pools:
             return self._pool(moment.desired.pools[subject], moment)
+        if _JOB.fullmatch(subject):
+            return self._job(subject, moment)
         made = self._journal.machines_of_slot(subject, 1)
         pool = made[0].pool if made else pool_of_slot(subject, moment.desired)
         if pool is None:
@@ -197,7 +212,36 @@ class ExplainService:
             unit=unit_of(pool), constraints=moment.constraints(pool.name),
             next_rungs=moment.next_offers(pool.name, self._of(pool.name)),
             events=self._events_of_pool(pool.name),
+            waiting=[views.waiting_row(job) for job in self._state.waiting() if job.pool == pool.name],
         )  # fmt: skip
+
+    def _job(self, job: str, moment: _Moment) -> s.ExplainView:
+        """A job: what it waits for, what was tried for it, and what stands against each offer."""
+        slurm = views.slurm_of(moment.tick.snapshot)
+        found = next((one for one in slurm.jobs if one.id == job), None) if slurm else None
+        waits = next((one for one in self._state.waiting() if one.job == job), None)
+        if slurm is None:
+            raise NotReady("Slurm cannot be read now", "`meshctl doctor`")
+        if found is None:
+            raise Unknown(
+                f"Slurm has no job {job} that waits or runs", "`squeue` shows them", code=RefusalCode.NO_SUCH_JOB
+            )
+        pool = waits.pool if waits else self._pool_of(found, moment)
+        made = [m for m in self._journal.machines_of_pool(pool, 4 * ATTEMPTS_MAX) if job in m.for_jobs] if pool else []
+        machines = self._of(pool)
+        return s.ExplainView(
+            subject=job, job=job, at=moment.at, pool=pool, why=waits.text if waits else _not_for_machines(found),
+            rungs=[_attempt(m) for m in made[:ATTEMPTS_MAX]][::-1], unit=moment.unit(pool),
+            waiting=[views.waiting_row(waits)] if waits else [],
+            constraints=moment.constraints(pool) if waits else [],
+            next_rungs=moment.next_offers(pool, machines) if waits and waits.wait is Wait.REFUSED else [],
+        )  # fmt: skip
+
+    @staticmethod
+    def _pool_of(job: SlurmJob, moment: _Moment) -> str:
+        """The pool of a job's nodes; "" when it has none of meshd's."""
+        pools = (pool_of_slot(slot, moment.desired) for slot in job.nodes)
+        return next((pool for pool in pools if pool is not None), "")
 
     def _of(self, pool: str) -> list[Machine]:
         return [m for m in self._journal.machines() if m.pool == pool]
@@ -212,6 +256,14 @@ class ExplainService:
         return [
             views.event_row(event, self._journal.machine(event.machine) if event.machine else None) for event in events
         ]
+
+
+def _not_for_machines(job: SlurmJob) -> str:
+    """What a job does that waits for no machine of meshd."""
+    if job.state == "PENDING":
+        why = f": Slurm says {job.state_reason}" if job.state_reason else ""
+        return f"it waits, but not for machines of meshd{why} (`scontrol show job {job.id}`)"
+    return f"it is {job.state} on {', '.join(job.nodes[:8]) or 'no node'}"
 
 
 def _also_there(slot: str, machine: Machine | None, machines: list[Machine]) -> str:

@@ -33,6 +33,7 @@ from meshd.daemon.prices.service import PriceService
 from meshd.daemon.reporting import Reporter
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
+from meshd.plan.waiting import WaitingJob
 from meshd.runtime.singleflight import SingleFlight
 from meshd.tailnet.watcher import TailnetWatcher
 
@@ -75,8 +76,9 @@ class HeadService:
         auth_key: AuthKeyService,
         munge_key: MungeKeyService,
         node_tokens: NodeTokenService,
+        waiting: Callable[[], tuple[WaitingJob, ...]] = tuple,
     ) -> None:
-        self._state = state = HeadState(store, machines.controller, desired, snapshot, store.clock)
+        self._state = state = HeadState(store, machines.controller, desired, snapshot, store.clock, waiting)
         self._status = StatusService(
             state, live, slurm_files=slurm_files, slurm_ping=slurm_ping, report=report,
             tailnet=tailnet,

@@ -13,6 +13,7 @@ from meshd.daemon.machines.controller import MachineController, Tick
 from meshd.model.desired import Desired
 from meshd.model.observed import SlurmView, Snapshot
 from meshd.plan.plan_input import ClusterView
+from meshd.plan.waiting import WaitingJob
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
 
@@ -24,6 +25,7 @@ class HeadState:
     Attributes:
         desired: pools, targets, policy and cooldowns, as of now.
         snapshot: the newest reading of every source. Reads memory only.
+        waiting: the jobs that wait for machines.
     """
 
     machine_store: MachineStore
@@ -31,6 +33,7 @@ class HeadState:
     desired: Callable[[], Desired]
     snapshot: Callable[[], Snapshot]
     clock: Clock
+    waiting: Callable[[], tuple[WaitingJob, ...]] = tuple
 
     @property
     def journal(self) -> Journal:

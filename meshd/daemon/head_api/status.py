@@ -85,6 +85,7 @@ class StatusService:
             ],
             problems=self.problems(),
             slurm=self._slurm_files.view(),
+            waiting=[views.waiting_row(job) for job in state.waiting()],
             spend=s.SpendView(
                 usd_per_hour=round(sum(m.usd_per_hour for m in machines if m.phase in COSTS_MONEY), 4),
                 usd_so_far=views.usd_so_far([*machines, *state.journal.history()], now),

@@ -20,6 +20,7 @@ from meshd.plan.plan_input import ClusterView
 from meshd.plan.provider_capabilities import is_pod, limits_of
 from meshd.plan.scale import units
 from meshd.plan.unfit_advice import cure, next_step
+from meshd.plan.waiting import WaitingJob
 from meshd.store.events import Event
 
 
@@ -148,6 +149,15 @@ def node_row(machine: Machine, slurm: SlurmView | None, cluster_view: ClusterVie
         lacks=list(machine.lacks),
         head_path=path_row(paths.head_path(machine, cluster_view), now),
         settings=section_rows(cluster_view.report(machine)),
+        by_queue=machine.by_queue, for_jobs=list(machine.for_jobs),
+    )  # fmt: skip
+
+
+def waiting_row(job: WaitingJob) -> s.WaitingRow:
+    """A job that waits for machines."""
+    return s.WaitingRow(
+        job=job.job, user=job.user, pool=job.pool, nodes=job.nodes, ready=job.ready, wait=job.wait.value,
+        until=job.until, text=job.text,
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from meshd.daemon.reporting import Report
 from meshd.daemon.slurm.controller import SlurmFilesController
 from meshd.model.desired import Desired
 from meshd.obs.metrics import Metrics
+from meshd.plan.waiting import WaitingJob
 from meshd.store.ledger import Ledger
 from meshd.tailnet.watcher import TailnetWatcher
 
@@ -76,6 +77,7 @@ def build(
     auth_key: AuthKeyService,
     munge_key: MungeKeyService,
     node_tokens: NodeTokenService,
+    waiting: Callable[[], tuple[WaitingJob, ...]] = tuple,
 ) -> HeadApiParts:
     """Build the parts. For the arguments see HeadService and MetricsReader."""
     clock, cluster, metrics_service = store.clock, live.settings.cluster, MetricsService(metrics, live, store.clock)
@@ -87,6 +89,7 @@ def build(
         doctor=Doctor(report.checks, look=snapshot.refresh, now=clock.now),
         read_offers=Refresh(sources.offers.values(), clock),
         prices=prices, costs=costs, auth_key=auth_key, munge_key=munge_key, node_tokens=node_tokens,
+        waiting=waiting,
     )  # fmt: skip
     metrics.follow(
         MetricsReader(store.journal, desired, snapshot, service, guards, slurm_files, machines, ledger, clock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -179,8 +179,8 @@ def test_another_day_is_named() -> None:
     assert moment(NOW + timedelta(days=1), NOW) == "2026-03-02 12:00 UTC"
 
 
-@given(st.text(max_size=3000), st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1), timezones=st.just(UTC)))
-def test_it_is_one_line_of_bounded_length(reason: str, until: datetime) -> None:
-    (one,) = waits(plan=refusal(DemandCode.BUDGET, reason, until))
+@given(st.text(max_size=3000), st.integers(0, 30 * 86400))
+def test_it_is_one_line_of_bounded_length(reason: str, until_s: int) -> None:
+    (one,) = waits(plan=refusal(DemandCode.BUDGET, reason, NOW + timedelta(seconds=until_s)))
     assert len(one.comment) <= WORDS_MAX
     assert not any(char in one.comment for char in "\n\r\x1b")
