@@ -21,7 +21,9 @@ InstanceId = NewType("InstanceId", str)
 CLUSTER_TAG = "meshd-cluster"
 """The tag with the cluster's name, on every machine."""
 MACHINE_TAG = "meshd-machine"
-"""The tag with the machine's name, on every machine."""
+"""The tag with the machine's name, on every machine that had a create call of its own."""
+GANG_TAG = "meshd-gang"
+"""The tag with the gang's id, on every machine that a create call made together with others."""
 
 
 class InstanceState(StrEnum):
@@ -76,6 +78,7 @@ class ProviderCapabilities:
         ends_itself: a machine that powers itself off stops costing money.
         user_data_private: only root on the machine can read its user data after the launch: no API call returns it, no
             console shows it, and no metadata service gives it to other processes on the machine. False when unsure.
+        gang_max: the most machines that one call of `GangLauncher.launch_gang` rents; 0 for an adapter that is none.
         foreign_hosts: machines may run on hosts that the vendor does not own. A host's owner can read everything on the
             machine, including the munge key. `meshctl doctor` warns.
         billing_increment_s: a machine's time is rounded up to a multiple of this in the bill.
@@ -92,6 +95,7 @@ class ProviderCapabilities:
     launch_spacing_s: float = 0.0
     ends_itself: bool = False
     user_data_private: bool = False
+    gang_max: int = 0
     foreign_hosts: bool = False
     billing_increment_s: float = 1.0
     billing_minimum_s: float = 0.0
@@ -156,6 +160,27 @@ class LaunchRequest:
     """
 
     token: str
+    cluster: str
+    offer: Offer
+    user_data: str = field(repr=False)
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GangRequest:
+    """Several equal machines to rent with one call: all of them, or none.
+
+    Attributes:
+        id: the gang's id, never used for other machines (meshd.gang_id). It is the idempotency token. It may hold any
+            of [-a-z0-9:+], and at most 200 characters: an adapter makes what its cloud takes out of it.
+        tokens: the machines' names, in the order in which the id has them.
+        user_data: stage 1, the same for all. A machine finds out its name and its instance id from the cloud's metadata
+            service: EC2's `ami-launch-index` and `instance-id`, or GCE's `instance/name` and `instance/zone`.
+        tags: at least CLUSTER_TAG, by which `list()` filters, and GANG_TAG.
+    """
+
+    id: str
+    tokens: tuple[str, ...]
     cluster: str
     offer: Offer
     user_data: str = field(repr=False)
@@ -293,6 +318,23 @@ class Console(Protocol):
 
         Of `instance`, only `id` and `region` are needed. Raises NotFound for a machine that the cloud does not know;
         AuthFailed names the missing permission.
+        """
+        ...
+
+
+@runtime_checkable
+class GangLauncher(Protocol):
+    """An optional interface of an adapter whose cloud rents several machines with one call, all or none.
+
+    `ProviderCapabilities.gang_max` says how many; the adapter's `idempotent_launch` must be True.
+    """
+
+    async def launch_gang(self, request: GangRequest) -> Sequence[Instance]:
+        """Rent all machines of the request and return at once, while they boot: in the order of `tokens`.
+
+        When the cloud cannot give all of them it gives none, and the call raises what `launch` raises for one machine.
+        The same id must not make other machines. Raises Uncertain when some may have been made. From the first moment
+        `list()` shows each machine with its own token.
         """
         ...
 

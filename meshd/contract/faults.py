@@ -31,6 +31,7 @@ class FaultKind(StrEnum):
     SMALL_PAGES = "small_pages"  # a list has two items per page
     PAGE_FAILS = "page_fails"  # two items per page, and every page after the first is a 5xx
     LIST_LAG = "list_lag"  # seconds: how long lists do not show the new machine
+    LIST_PART = "list_part"  # seconds: how long lists show only the first of the machines that one call made
     FRESH_NOT_FOUND = "fresh_not_found"  # seconds: how long its id is answered with "not found"
     NEVER_BOOTS = "never_boots"
     NO_ADDRESS = "no_address"
@@ -44,6 +45,7 @@ class FaultKind(StrEnum):
 LIFECYCLE_FAULTS = frozenset(
     {
         FaultKind.LIST_LAG,
+        FaultKind.LIST_PART,
         FaultKind.FRESH_NOT_FOUND,
         FaultKind.NEVER_BOOTS,
         FaultKind.NO_ADDRESS,

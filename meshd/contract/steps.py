@@ -8,7 +8,8 @@ from collections.abc import Callable
 from meshd import gpus
 from meshd.contract.rig import CloudMachine, Rig
 from meshd.errors import Transient
-from meshd.provider_api import CLUSTER_TAG, Instance, LaunchRequest, Offer, Provider
+from meshd.gang_id import gang_id, gang_machines
+from meshd.provider_api import CLUSTER_TAG, GANG_TAG, GangRequest, Instance, LaunchRequest, Offer, Provider
 
 CLUSTER = "lab"
 TOKEN = "lab-h100-1-k7q2mz"  # noqa: S105  a machine's name
@@ -22,6 +23,13 @@ USER_DATA = f"#!/bin/sh\n# {USER_DATA_SECRET}\necho 'grüß dich' > /run/meshd\n
 def request(offer: Offer, token: str = TOKEN, user_data: str = USER_DATA) -> LaunchRequest:
     """A launch request with one tag besides the cluster's."""
     return LaunchRequest(token, CLUSTER, offer, user_data, {CLUSTER_TAG: CLUSTER, "meshd-pool": "h100"})
+
+
+def gang_request(offer: Offer, machines: int, *, unique: str = "k7q2mz", user_data: str = USER_DATA) -> GangRequest:
+    """A request for several machines at once, in slots that do not follow each other."""
+    gang = gang_id([f"lab-h100-{slot}-{unique}" for slot in (*range(1, machines), machines + 7)])
+    tags = {CLUSTER_TAG: CLUSTER, GANG_TAG: gang, "meshd-pool": "h100"}
+    return GangRequest(gang, gang_machines(gang), CLUSTER, offer, user_data, tags)
 
 
 async def rentable(rig: Rig, provider: Provider, *, spot: bool | None = None) -> list[Offer]:

@@ -156,6 +156,8 @@ class Policy:
     """How long to wait before the API is asked once more to disable a node key's expiry."""
     idempotent_launch: frozenset[str] = frozenset()
     """The providers whose create call may be repeated: the same name never makes two machines there."""
+    gang_max: Mapping[str, int] = field(default_factory=dict)
+    """The providers that rent several machines with one call, each with the most of them."""
     pod_limits: Mapping[str, str] = field(default_factory=dict)
     """The providers that rent pods, each with what its pods lack, for people."""
     direct_pools: frozenset[str] = frozenset()

@@ -58,16 +58,15 @@ class Ec2:
         self._lock = threading.Lock()
         self._session: boto3.Session | None = None
 
-    async def run_instance(self, region: str, parameters: Mapping[str, Any]) -> Row:
-        """RunInstances for one machine; returns its row."""
+    async def run_instances(self, region: str, parameters: Mapping[str, Any]) -> list[Row]:
+        """RunInstances for `MaxCount` machines; returns their rows."""
 
-        def call() -> Row:
+        def call() -> list[Row]:
             answer = self._ec2(region, attempts=1).run_instances(**cast("Any", parameters))
             made = _part(answer, "Instances", "launch", changes=True)
-            if len(made) != 1:
+            if len(made) != parameters["MaxCount"]:
                 raise Uncertain(f"{len(made)} instances in the answer", provider=AWS, operation="launch")
-            row: Row = made[0]
-            return row
+            return made
 
         return await self._do(call, "launch", changes=True, timeout_s=self._settings.launch_timeout_s)
 

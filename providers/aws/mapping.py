@@ -5,12 +5,23 @@ Sources: the EC2 API reference (instance lifecycle, RunInstances idempotency) an
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from meshd.provider_api import CLUSTER_TAG, MACHINE_TAG, Instance, InstanceId, InstanceState, LaunchRequest
+from meshd.gang_id import machine_at
+from meshd.provider_api import (
+    CLUSTER_TAG,
+    GANG_TAG,
+    MACHINE_TAG,
+    GangRequest,
+    Instance,
+    InstanceId,
+    InstanceState,
+    LaunchRequest,
+)
 from providers.aws.errors import AWS
 from providers.aws.settings import AwsSettings
 
@@ -41,6 +52,7 @@ def tags_of(raw: Mapping[str, Any]) -> dict[str, str]:
 
 INSTANCE_FIELDS = frozenset(
     {
+        "AmiLaunchIndex",
         "InstanceId",
         "InstanceLifecycle",
         "InstanceType",
@@ -66,7 +78,7 @@ def to_instance(raw: Mapping[str, Any], region: str, usd_per_hour: float | None 
     return Instance(
         provider=AWS,
         id=InstanceId(str(raw["InstanceId"])),
-        token=tags.get(MACHINE_TAG) or tags.get("Name", ""),
+        token=_token(tags, raw),
         state=to_state(vendor_state, code),
         region=region,
         instance_type=str(raw.get("InstanceType", "")),
@@ -77,6 +89,13 @@ def to_instance(raw: Mapping[str, Any], region: str, usd_per_hour: float | None 
         reason=words if not code or words.startswith(code) else f"{code}: {words}".rstrip(": "),
         vendor_state=vendor_state,
     )
+
+
+def _token(tags: Mapping[str, str], raw: Mapping[str, Any]) -> str:
+    """The machine's name. All machines of a gang have the same tags; each has an index of its own in its call."""
+    gang = tags.get(GANG_TAG, "")
+    own = machine_at(gang, int(raw.get("AmiLaunchIndex", -1))) if gang else tags.get("Name", "")
+    return tags.get(MACHINE_TAG) or own
 
 
 def to_state(vendor_state: str, reason_code: str = "") -> InstanceState:
@@ -100,6 +119,11 @@ def token_filter(token: str) -> list[dict[str, Any]]:
     return [{"Name": f"tag:{MACHINE_TAG}", "Values": [token]}]
 
 
+def gang_filter(gang: str) -> list[dict[str, Any]]:
+    """The filter of DescribeInstances that finds the machines of a gang."""
+    return [{"Name": f"tag:{GANG_TAG}", "Values": [gang]}]
+
+
 @dataclass(frozen=True, slots=True)
 class Image:
     """An AMI and the device name of its root volume."""
@@ -118,22 +142,43 @@ def newest_image(rows: Sequence[Mapping[str, Any]]) -> Image | None:
 
 
 def run_parameters(request: LaunchRequest, settings: AwsSettings, image: Image) -> dict[str, Any]:
-    """The arguments of RunInstances.
+    """The arguments of RunInstances for one machine.
 
     The client token is the machine's name, which is never used twice; it has at most 63 characters, and EC2 allows 64.
     Tags are set here and not afterwards, because CreateTags may not find a new machine.
     """
+    tags = {"Name": request.token, MACHINE_TAG: request.token}
+    return _run_parameters(request, settings, image, tags, request.token, 1)
+
+
+def gang_parameters(request: GangRequest, settings: AwsSettings, image: Image) -> dict[str, Any]:
+    """The arguments of RunInstances for a gang: all machines, or none.
+
+    The client token is a digest of the gang's id, since an id may be longer than EC2 allows.
+    """
+    token = hashlib.sha256(request.id.encode()).hexdigest()
+    tags = {"Name": request.id, GANG_TAG: request.id}
+    return _run_parameters(request, settings, image, tags, token, len(request.tokens))
+
+
+def _run_parameters(
+    request: LaunchRequest | GangRequest,
+    settings: AwsSettings,
+    image: Image,
+    own_tags: Mapping[str, str],
+    client_token: str,
+    machines: int,
+) -> dict[str, Any]:
     offer = request.offer
-    tags = {**settings.tags, **request.tags, "Name": request.token}
-    tags |= {CLUSTER_TAG: request.cluster, MACHINE_TAG: request.token}
+    tags = {**settings.tags, **request.tags, **own_tags, CLUSTER_TAG: request.cluster}
     tag_list = [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
     volume = {"VolumeSize": settings.root_volume_gib, "VolumeType": settings.root_volume_type}
     parameters: dict[str, Any] = {
         "ImageId": image.id,
         "InstanceType": offer.instance_type,
-        "MinCount": 1,
-        "MaxCount": 1,
-        "ClientToken": request.token,
+        "MinCount": machines,
+        "MaxCount": machines,
+        "ClientToken": client_token,
         "UserData": request.user_data,
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "InstanceMetadataTags": "enabled"},

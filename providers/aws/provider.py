@@ -8,6 +8,7 @@ from functools import partial
 from meshd.errors import InvalidRequest, NotFound, ProviderError, Uncertain
 from meshd.price_list import PriceList, collected
 from meshd.provider_api import (
+    GangRequest,
     Instance,
     InstanceState,
     LaunchRequest,
@@ -24,11 +25,20 @@ from providers.aws.catalogue import Catalogue
 from providers.aws.check import PermissionCheck
 from providers.aws.client import Ec2, Row
 from providers.aws.errors import AWS, TOKEN_TAKEN, TOKEN_USED_UP
-from providers.aws.mapping import cluster_filter, run_parameters, to_instance, token_filter
+from providers.aws.mapping import (
+    cluster_filter,
+    gang_filter,
+    gang_parameters,
+    run_parameters,
+    to_instance,
+    token_filter,
+)
 from providers.aws.prices import NOTE, rates
 from providers.aws.settings import AwsSettings
 
 USER_DATA_MAX_B = 16384
+GANG_MAX = 500
+"""EC2 accepts more. Its limit on new instances is a bucket of 1,000 for each region, which other callers use too."""
 BILLING_INCREMENT_S = 1.0
 BILLING_MINIMUM_S = 60.0
 """Linux, on demand and spot: one-second increments, 60 s at least (aws.amazon.com/about-aws/whats-new/2017/10/
@@ -66,6 +76,7 @@ class AwsProvider:
             user_data_max_b=USER_DATA_MAX_B,
             ends_itself=True,
             user_data_private=False,
+            gang_max=GANG_MAX,
             billing_increment_s=BILLING_INCREMENT_S,
             billing_minimum_s=BILLING_MINIMUM_S,
         )
@@ -83,7 +94,7 @@ class AwsProvider:
         region = request.offer.region
         image = await self._catalogue.image(region, request.offer.arch)
         try:
-            raw = await self._ec2.run_instance(region, run_parameters(request, self._settings, image))
+            (raw,) = await self._ec2.run_instances(region, run_parameters(request, self._settings, image))
         except ProviderError as error:
             if not error.text.startswith((TOKEN_TAKEN, TOKEN_USED_UP)):
                 raise
@@ -104,6 +115,28 @@ class AwsProvider:
             ) from error
         text = "the name is used, but its machine cannot be found yet"
         raise Uncertain(text, provider=AWS, operation="launch", vendor_text=error.vendor_text) from error
+
+    async def launch_gang(self, request: GangRequest) -> Sequence[Instance]:
+        """RunInstances with MinCount = MaxCount: EC2 launches all in one zone, or none.
+
+        All machines have the same tags. Each one's name follows from the gang's tag and its AmiLaunchIndex, which every
+        answer has. A second launch with the same id returns the first machines; those that have ended as GONE.
+        """
+        region = request.offer.region
+        image = await self._catalogue.image(region, request.offer.arch)
+        try:
+            rows = await self._ec2.run_instances(region, gang_parameters(request, self._settings, image))
+        except ProviderError as error:
+            if not error.text.startswith((TOKEN_TAKEN, TOKEN_USED_UP)):
+                raise
+            found = await self._ec2.instances(
+                region, gang_filter(request.id), partial(self._instance, region), "launch"
+            )  # fmt: skip
+            return _in_order(request, found, error)
+        made = [to_instance(raw, region, request.offer.usd_per_hour) for raw in rows]
+        for instance in made:
+            self._fresh.see(instance.id)
+        return _in_order(request, made)
 
     async def get(self, instance: Instance) -> Instance:
         """DescribeInstances by id.
@@ -180,6 +213,22 @@ class AwsProvider:
         if not instance.region:
             raise InvalidRequest(f"{instance.id} has no region", provider=AWS, operation=operation)
         return instance.region
+
+
+def _in_order(
+    request: GangRequest, found: Sequence[Instance], error: ProviderError | None = None
+) -> Sequence[Instance]:
+    """The instances in the order of the request's names.
+
+    Raises:
+        Uncertain: some are missing, or EC2 shows one name twice.
+    """
+    by_token = {instance.token: instance for instance in found}
+    if len(found) == len(request.tokens) and all(token in by_token for token in request.tokens):
+        return [by_token[token] for token in request.tokens]
+    text = f"the gang's machines cannot be told apart: {len(by_token)} of {len(request.tokens)} names are known"
+    words = error.vendor_text if error is not None else text
+    raise Uncertain(text, provider=AWS, operation="launch", vendor_text=words) from error
 
 
 def create(context: ProviderContext) -> AwsProvider:

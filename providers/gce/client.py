@@ -71,6 +71,23 @@ class Gce:
 
         return await self._do(call, "launch", changes=True, timeout_s=self._settings.launch_timeout_s)
 
+    async def bulk_insert(self, zone: str, body: Row, request_id: str) -> Row:
+        """instances.bulkInsert; returns the operation."""
+
+        def call(sdk: Sdk) -> Row:
+            resource = sdk.compute.BulkInsertInstanceResource()
+            sdk.parse(body, sdk.compute.BulkInsertInstanceResource.pb(resource))
+            client = self._client(sdk, "InstancesClient", changes=True)
+            request = sdk.compute.BulkInsertInstanceRequest(
+                project=self._project,
+                zone=zone,
+                bulk_insert_instance_resource_resource=resource,
+                request_id=request_id,
+            )
+            return self._row(sdk, client.bulk_insert_unary(request, **self._once(launch=True)), "operation", "launch")
+
+        return await self._do(call, "launch", changes=True, timeout_s=self._settings.launch_timeout_s)
+
     async def delete(self, zone: str, name: str) -> Row:
         """instances.delete; returns the operation."""
 

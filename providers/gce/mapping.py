@@ -7,6 +7,7 @@ A machine's id is `zone/name`. It is known before Google answers, and later call
 
 from __future__ import annotations
 
+import hashlib
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,16 @@ from enum import StrEnum
 from typing import Any
 
 from meshd.errors import InvalidRequest
-from meshd.provider_api import CLUSTER_TAG, MACHINE_TAG, Instance, InstanceId, InstanceState, LaunchRequest
+from meshd.provider_api import (
+    CLUSTER_TAG,
+    GANG_TAG,
+    MACHINE_TAG,
+    GangRequest,
+    Instance,
+    InstanceId,
+    InstanceState,
+    LaunchRequest,
+)
 from providers._answers import utc_time
 from providers.gce.errors import GCE, refusal_of_operation
 from providers.gce.settings import ATTACHED, GceSettings
@@ -69,6 +79,16 @@ def to_labels(tags: Mapping[str, str]) -> dict[str, str]:
 def cluster_filter(cluster: str) -> str:
     """The filter of instances.aggregatedList that finds this cluster's machines."""
     return f"labels.{CLUSTER_TAG}={to_label(cluster)}"
+
+
+def gang_filter(gang: str) -> str:
+    """The filter of instances.aggregatedList that finds the machines of a gang."""
+    return f"labels.{GANG_TAG}={gang_label(gang)}"
+
+
+def gang_label(gang: str) -> str:
+    """A gang's label: its id may be longer than a label, and have other characters."""
+    return f"{to_label(gang.partition(':')[0])[:46]}-{hashlib.sha256(gang.encode()).hexdigest()[:16]}"
 
 
 def is_ours(raw: Mapping[str, Any], cluster: str) -> bool:
@@ -236,14 +256,38 @@ def insert_body(request: LaunchRequest, settings: GceSettings) -> dict[str, Any]
     It names GPUs only when they are attached to an N1; other types include them. Google must not restart or move a
     machine: meshd replaces it.
     """
-    offer, zone = request.offer, f"zones/{request.offer.zone}"
+    tags = {**settings.labels, **request.tags, CLUSTER_TAG: request.cluster, MACHINE_TAG: request.token}
+    return {"name": request.token, **_properties(request, settings, tags, f"zones/{request.offer.zone}/")}
+
+
+def bulk_body(request: GangRequest, settings: GceSettings) -> dict[str, Any]:
+    """The body of instances.bulkInsert: all machines, with these names, or none.
+
+    Properties of several machines name types without their zone.
+    """
+    tags = {**settings.labels, **request.tags, CLUSTER_TAG: request.cluster, GANG_TAG: gang_label(request.id)}
+    return {
+        "count": str(len(request.tokens)),
+        "minCount": str(len(request.tokens)),
+        "perInstanceProperties": {token: {} for token in request.tokens},
+        "instanceProperties": _properties(request, settings, tags, ""),
+    }
+
+
+def _properties(
+    request: LaunchRequest | GangRequest, settings: GceSettings, tags: Mapping[str, str], zone: str
+) -> dict[str, Any]:
+    """What a machine is made of, where `zone` is the path before the name of a type; "" for several machines."""
+    offer = request.offer
     attached = ATTACHED.fullmatch(offer.instance_type)
     machine_type = attached[1] if attached else offer.instance_type
-    tags = {**settings.labels, **request.tags, CLUSTER_TAG: request.cluster, MACHINE_TAG: request.token}
     labels = to_labels(tags)
+
+    def named(kind: str, name: str) -> str:
+        return f"{zone}{kind}/{name}" if zone else name
+
     body: dict[str, Any] = {
-        "name": request.token,
-        "machineType": f"{zone}/machineTypes/{machine_type}",
+        "machineType": named("machineTypes", machine_type),
         "labels": labels,
         "metadata": {"items": _metadata(request, settings)},
         "disks": [
@@ -253,7 +297,7 @@ def insert_body(request: LaunchRequest, settings: GceSettings) -> dict[str, Any]
                 "initializeParams": {
                     "sourceImage": image_of(settings, offer.gpus, offer.arch),
                     "diskSizeGb": str(settings.disk_gib),
-                    "diskType": f"{zone}/diskTypes/{_disk_type(settings, machine_type)}",
+                    "diskType": named("diskTypes", _disk_type(settings, machine_type)),
                     "labels": labels,
                 },
             }
@@ -262,7 +306,7 @@ def insert_body(request: LaunchRequest, settings: GceSettings) -> dict[str, Any]
         "scheduling": _scheduling(settings, gpus=offer.gpus, spot=offer.spot),
     }
     if attached:
-        card = {"acceleratorType": f"{zone}/acceleratorTypes/{attached[2]}", "acceleratorCount": int(attached[3])}
+        card = {"acceleratorType": named("acceleratorTypes", attached[2]), "acceleratorCount": int(attached[3])}
         body["guestAccelerators"] = [card]
     if settings.network_tags:
         body["tags"] = {"items": list(settings.network_tags)}
@@ -271,7 +315,7 @@ def insert_body(request: LaunchRequest, settings: GceSettings) -> dict[str, Any]
     return body
 
 
-def _metadata(request: LaunchRequest, settings: GceSettings) -> list[dict[str, str]]:
+def _metadata(request: LaunchRequest | GangRequest, settings: GceSettings) -> list[dict[str, str]]:
     items = {**settings.metadata, "startup-script": request.user_data}
     if settings.ssh_keys:
         items["ssh-keys"] = "\n".join(settings.ssh_keys)

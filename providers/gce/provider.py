@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from meshd.errors import InvalidRequest, NotFound, ProviderError, Transient, Uncertain
 from meshd.price_list import PriceList, collected
 from meshd.provider_api import (
+    GangRequest,
     Instance,
     InstanceState,
     LaunchRequest,
@@ -29,8 +30,10 @@ from providers.gce.client import Gce, Row
 from providers.gce.errors import GCE, NOT_READY, TAKEN, refusal_of_operation, to_error
 from providers.gce.mapping import (
     AbsenceCause,
+    bulk_body,
     cluster_filter,
     explain_absence,
+    gang_filter,
     gone,
     insert_body,
     is_granted,
@@ -53,6 +56,7 @@ BILLING_INCREMENT_S = 1.0
 BILLING_MINIMUM_S = 60.0
 """All VMs, also preemptible ones: by the second, one minute at least (cloud.google.com/compute/vm-instance-pricing)."""
 CONSOLE_MAX_B = 64 * 1024
+GANG_MAX = 1000
 _OFF = frozenset({InstanceState.TERMINATING, InstanceState.STOPPED})
 _ENDING = frozenset({InstanceState.TERMINATING, InstanceState.PREEMPTED, InstanceState.GONE})
 POLL_FIRST_S = 0.25
@@ -89,6 +93,7 @@ class GceProvider:
             user_data_max_b=USER_DATA_MAX_B,
             ends_itself=False,
             user_data_private=False,
+            gang_max=GANG_MAX,
             billing_increment_s=BILLING_INCREMENT_S,
             billing_minimum_s=BILLING_MINIMUM_S,
         )
@@ -107,61 +112,105 @@ class GceProvider:
         try:
             operation = await self._gce.insert(zone, insert_body(request, self._settings), request_id(name))
             self._fresh.see(to_id(zone, name))
-            return await self._wait_for_capacity(request, operation)
+            (instance,) = await self._wait_for_capacity(request.offer, (name,), operation)
+            return instance
         except InvalidRequest as error:
             if not error.text.startswith(TAKEN):
                 raise
             return await self._holder(request, error)
 
-    async def _wait_for_capacity(self, request: LaunchRequest, operation: Row) -> Instance:
-        """The machine when it has capacity, or after `insert_wait_s`.
+    async def launch_gang(self, request: GangRequest) -> Sequence[Instance]:
+        """instances.bulkInsert with minCount = count, then its operation for a while, as `launch`.
+
+        Google removes what it made when it cannot make all: the operation fails, with VM_MIN_COUNT_NOT_REACHED or the
+        cause. A second launch with the same id returns the first machines, as `launch`.
+        """
+        zone, names = request.offer.zone, request.tokens
+        try:
+            operation = await self._gce.bulk_insert(zone, bulk_body(request, self._settings), request_id(request.id))
+            for name in names:
+                self._fresh.see(to_id(zone, name))
+            return await self._wait_for_capacity(request.offer, names, operation, gang_filter(request.id))
+        except InvalidRequest as error:
+            if not error.text.startswith(TAKEN):
+                raise
+            found = await self._find(zone, names, gang_filter(request.id))
+            if all(name in found and is_ours(found[name], self._cluster) for name in names):
+                return [self._instance(found[name]) for name in names]
+            text = f"one of the names is used in {zone}, and not all machines of the gang are there"
+            raise Uncertain(text, provider=GCE, operation="launch", vendor_text=error.vendor_text) from error
+
+    async def _wait_for_capacity(
+        self, offer: Offer, names: Sequence[str], operation: Row, wanted: str = ""
+    ) -> list[Instance]:
+        """The machines when all have capacity, or after `insert_wait_s`.
+
+        Args:
+            offer: of each.
+            names: theirs.
+            operation: of the call that makes them.
+            wanted: the filter that finds them together; "" reads the only one by its name.
 
         Raises:
             ProviderError: the operation failed.
         """
-        zone, name = request.offer.zone, request.token
         clock, polls = asyncio.get_running_loop().time, 0
         until_s = clock() + self._settings.insert_wait_s
         while True:
             refusal = refusal_of_operation(operation)
             if refusal is not None:
                 raise to_error(refusal, operation="launch", changes=True)
-            raw = await self._find(zone, name)
+            found = await self._find(offer.zone, names, wanted)
             done = operation.get("status") == "DONE"
-            if raw is not None and (done or is_granted(raw)):
-                return to_instance(raw, request.offer.usd_per_hour)
-            if raw is None and done:
-                return await self._after_insert(request)
+            if len(found) == len(names) and (done or all(is_granted(raw) for raw in found.values())):
+                return [to_instance(found[name], offer.usd_per_hour) for name in names]
+            if done:
+                missing = await all_of(self._after_insert(offer, name) for name in names if name not in found)
+                return self._known(offer, names, found, {instance.token: instance for instance in missing})
             if clock() >= until_s:
-                return to_instance(raw, request.offer.usd_per_hour) if raw is not None else self._accepted(request)
+                return self._known(offer, names, found, {})
             polls += 1
             await asyncio.sleep(backoff_s(polls, POLL_FIRST_S, POLL_MAX_S))
             try:
-                operation = await self._gce.operation(zone, str(operation["name"]))
+                operation = await self._gce.operation(offer.zone, str(operation["name"]))
             except ProviderError:
                 continue
 
-    async def _find(self, zone: str, name: str) -> Row | None:
-        try:
-            return await self._gce.instance(zone, name)
-        except ProviderError:
-            return None  # a failed read does not change that the create call was accepted
+    def _known(
+        self, offer: Offer, names: Sequence[str], found: Mapping[str, Row], others: Mapping[str, Instance]
+    ) -> list[Instance]:
+        """What is known of each machine: as read, else as found out, else as accepted."""
+        return [
+            to_instance(found[name], offer.usd_per_hour)
+            if name in found
+            else others.get(name) or self._accepted(offer, name)
+            for name in names
+        ]
 
-    async def _after_insert(self, request: LaunchRequest) -> Instance:
-        """The machine of an insert that succeeded, when it is not found: it was deleted since, or does not show yet."""
-        accepted = self._accepted(request)
+    async def _find(self, zone: str, names: Sequence[str], wanted: str) -> dict[str, Row]:
+        """By name, the machines that can be read now."""
         try:
-            absence = explain_absence(await self._gce.operations_on(request.offer.zone, request.token, "launch"))
+            if not wanted:
+                return {names[0]: await self._gce.instance(zone, names[0])}
+            rows = await self._gce.instances(wanted, "launch")
+        except ProviderError:
+            return {}  # a failed read does not change that the create call was accepted
+        return {str(raw["name"]): raw for raw in rows if last_part(raw.get("zone")) == zone and raw["name"] in names}
+
+    async def _after_insert(self, offer: Offer, name: str) -> Instance:
+        """The machine of an insert that succeeded, when it is not found: it was deleted since, or does not show yet."""
+        accepted = self._accepted(offer, name)
+        try:
+            absence = explain_absence(await self._gce.operations_on(offer.zone, name, "launch"))
         except ProviderError:
             return accepted
         return gone(accepted.id, absence) if absence.cause is AbsenceCause.ENDED else accepted
 
-    def _accepted(self, request: LaunchRequest) -> Instance:
-        offer = request.offer
+    def _accepted(self, offer: Offer, name: str) -> Instance:
         return Instance(
             provider=GCE,
-            id=to_id(offer.zone, request.token),
-            token=request.token,
+            id=to_id(offer.zone, name),
+            token=name,
             state=InstanceState.BOOTING,
             region=region_of(offer.zone),
             instance_type=offer.instance_type,

@@ -11,9 +11,9 @@ from jsonschema import ValidationError
 
 from deploy.sandbox.clouds.gce_key import service_account
 from meshd.contract.faults import FaultKind, When
-from meshd.contract.steps import CLUSTER, launched, request, running
+from meshd.contract.steps import CLUSTER, gang_request, launched, request, running
 from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, NotFound, ProviderError, Transient, Uncertain
-from meshd.provider_api import Console, Instance, InstanceId, InstanceState, PriceBook
+from meshd.provider_api import Console, GangLauncher, Instance, InstanceId, InstanceState, PriceBook
 from tests.contract.discovery import Discovery
 from tests.contract.recorder import Exchange, Recorder, recording
 from tests.contract.rigs import SandboxRig, h100_offers
@@ -69,6 +69,27 @@ async def test_lifecycle_of_a_machine(recorded: tuple[SandboxRig, Recorder, str]
     for exchange in recorder.exchanges:
         check_exchange(exchange)
     assert len({(exchange.method, exchange.path.rsplit("/", 1)[0]) for exchange in recorder.exchanges}) >= 5
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 2])
+async def test_a_gang(recorded: tuple[SandboxRig, Recorder, str], gpus: int) -> None:
+    rig, recorder, url = recorded
+    wanted = ["a3-*", "g2-standard-4", "e2-standard-4"]
+    provider = rig.make(api_endpoint=url, **{**EVERYTHING, "instance_types": wanted})
+    assert isinstance(provider, GangLauncher)
+    offer = next(offer for offer in await provider.offers() if offer.gpus == gpus)
+    made = await provider.launch_gang(gang_request(offer, 3))
+    again = await rig.make(api_endpoint=url).launch_gang(gang_request(offer, 3))  # type: ignore[attr-defined]
+    assert [one.id for one in made] == [one.id for one in again]
+    rig.set_capacity(offer, 4)
+    with pytest.raises(NoCapacity, match="VM_MIN_COUNT_NOT_REACHED"):
+        await provider.launch_gang(gang_request(offer, 2, unique="zzzzzz"))
+    await provider.list()
+    for instance in made:
+        await provider.terminate(instance)
+    for exchange in recorder.exchanges:
+        check_exchange(exchange)
+    assert sum(exchange.path.endswith("/bulkInsert") for exchange in recorder.exchanges) == 3
 
 
 @pytest.mark.parametrize("gpu", ["h100", "h200", "b200", "t4", "l4", ""])

@@ -9,9 +9,11 @@ from datetime import datetime
 
 import pytest
 
+from deploy.sandbox.clouds.aws_limits import RunLimits
 from meshd.contract.faults import FaultKind, When
-from meshd.contract.steps import CLUSTER, request
+from meshd.contract.steps import CLUSTER, gang_request, request
 from meshd.errors import RateLimited
+from meshd.provider_api import GangLauncher
 from tests.contract.rigs import SandboxRig, build, h100_offers
 
 
@@ -89,3 +91,22 @@ async def test_a_rate_limited_call_is_sent_once(rig: SandboxRig, operation: str)
     with pytest.raises(RateLimited):
         await (provider.list() if operation == "list" else provider.launch(request(offer)))
     assert rig.faults.calls(operation) == 1
+
+
+@pytest.mark.parametrize("rig", ["aws"], indirect=True)
+async def test_ec2_counts_a_gang_as_one_call_and_as_many_instances(rig: SandboxRig) -> None:
+    """Five calls at once, and here 20 instances: a third gang of ten has a call left, and no instances."""
+    rig.server.ec2.run_limits = RunLimits()
+    provider = rig.make(CLUSTER, regions=["us-east-1"])
+    assert isinstance(provider, GangLauncher)
+    (offer, *_) = await h100_offers(provider)
+    rig.server.ec2.run_limits.instances = 20.0
+    for unique in ("aaaaaa", "bbbbbb"):
+        assert len(await provider.launch_gang(gang_request(offer, 10, unique=unique))) == 10
+    with pytest.raises(RateLimited):
+        await provider.launch_gang(gang_request(offer, 10, unique="cccccc"))
+    rig.advance(5)
+    assert len(await provider.launch_gang(gang_request(offer, 10, unique="cccccc"))) == 10
+    for number in range(5):
+        rig.advance(0.5)
+        await provider.launch(request(offer, f"lab-h100-{number}-abcdef"))

@@ -20,6 +20,8 @@ from meshd.contract.standin import GATEWAY_PAGE
 CONSOLE_MAX_B = 64 * 1024
 _SCOPE = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/([a-z0-9-]+)/")
 INSTANCE_ID = re.compile(rb"<instanceId>(i-[0-9a-f]+)</instanceId>")
+INSTANCE = b"<item><architecture>"
+"""What each instance of a reservation begins with in moto's answers."""
 _ADDRESS = re.compile(rb"<(ipAddress|dnsName)>[^<]*</\1>|<association>.*?</association>", re.DOTALL)
 _LAUNCH_TIME = re.compile(rb"<launchTime>[^<]*</launchTime>")
 OPERATIONS = {
@@ -129,10 +131,12 @@ def scope_of(environ: Mapping[str, Any]) -> tuple[str, str]:
     return (found[1], found[2]) if found else ("us-east-1", "ec2")
 
 
-def is_shown(item: bytes, shown: set[str]) -> bool:
-    """Whether a reservation in an answer has one of the instances to show."""
-    found = INSTANCE_ID.search(item)
-    return found is None or found[1].decode() in shown
+def shown_part(reservation: bytes, shown: set[str]) -> bytes:
+    """A reservation in an answer with those of its instances that are to be shown; b"" when there are none."""
+    head, *instances = reservation.split(INSTANCE)
+    last, mark, tail = (instances.pop() if instances else b"").rpartition(b"</instancesSet>")
+    kept = [one for one in (*instances, last) if (found := INSTANCE_ID.search(one)) and found[1].decode() in shown]
+    return head + b"".join(INSTANCE + one for one in kept) + mark + tail if kept else b""
 
 
 def console_reply(instance_id: str, text: str, at: datetime) -> Reply:

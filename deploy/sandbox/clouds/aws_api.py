@@ -23,19 +23,22 @@ from deploy.sandbox.clouds.aws_answers import (
     fingerprint,
     instance_ids,
     instance_tags,
-    is_shown,
     operation_of,
     permissions_of,
     refusals_of,
     scope_of,
+    shown_part,
     without_address,
 )
+from deploy.sandbox.clouds.aws_limits import RunLimits
 from deploy.sandbox.clouds.aws_moto import MotoEc2, Reply
 from deploy.sandbox.clouds.aws_pricing import TARGET, PriceListApi
 from deploy.sandbox.clouds.aws_spot import SpotMarket, is_spot
 from deploy.sandbox.clouds.ledger import Ledger, Life, NewMachine, RentedMachine
 from meshd.contract.faults import CallFaults, CloudFault, FaultEngine, FaultKind
 from meshd.contract.standin import SMALL_PAGE
+from meshd.gang_id import machine_at
+from meshd.provider_api import GANG_TAG
 from providers._prices import shipped
 
 Form = dict[str, str]
@@ -71,7 +74,9 @@ class Ec2Cloud:
         self._prices = shipped("providers.aws")
         self.pricing = PriceListApi(self._prices)
         self._spot = SpotMarket(self._on_demand, self._backend.zones_of, ledger.now)
-        self._tokens: dict[tuple[str, str], tuple[str, str, Reply]] = {}
+        self._tokens: dict[tuple[str, str], tuple[str, list[str], Reply]] = {}
+        self.run_limits: RunLimits | None = None
+        """The account's limits on RunInstances; None for none."""
         self._lock = threading.RLock()
         self._closing = threading.Event()
 
@@ -145,16 +150,18 @@ class Ec2Cloud:
         if known is not None:
             return self._replay(known, shape)
         kind = form.get("InstanceType", "")
-        self._check(form, region, kind)
+        number = self._check(form, region, kind)
+        if self.run_limits is not None and not self.run_limits.take(region, number, self.ledger.now()):
+            raise Ec2Error(*refusals_of(spot=is_spot(form))[FaultKind.THROTTLED])
+        form = {**form, "MinCount": str(number), "MaxCount": str(number)}
         reply = self._backend.forward(environ, form)
-        found = INSTANCE_ID.search(reply.body)
-        if found is None:
+        made = [found[1].decode() for found in INSTANCE_ID.finditer(reply.body)]
+        if not made:
             return reply
-        instance_id = found[1].decode()
-        machine = self._made(form, region, kind, instance_id, call_faults)
-        reply = Reply(reply.status, reply.headers, without_address(reply.body, machine))
+        machines = [self._made(form, region, kind, one, call_faults, place) for place, one in enumerate(made)]
+        reply = Reply(reply.status, reply.headers, without_address(reply.body, machines[0]))
         if token:
-            self._tokens[region, token] = (shape, instance_id, reply)
+            self._tokens[region, token] = (shape, made, reply)
         return reply
 
     def _dry_run(self, action: str, form: Form, region: str) -> Reply:
@@ -169,37 +176,43 @@ class Ec2Cloud:
             self._must_know(form.get("InstanceId", ""))
         return error_reply(412, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
 
-    def _replay(self, known: tuple[str, str, Reply], shape: str) -> Reply:
-        old_shape, instance_id, reply = known
+    def _replay(self, known: tuple[str, list[str], Reply], shape: str) -> Reply:
+        old_shape, made, reply = known
         if shape != old_shape:
             raise Ec2Error(
                 400,
                 "IdempotentParameterMismatch",
                 "Arguments on this idempotent request are inconsistent with arguments",
             )
-        machine = self.ledger.find(instance_id)
-        if machine is None or machine.life is Life.ENDED:
+        alive = [machine for one in made if (machine := self.ledger.find(one)) and machine.life is not Life.ENDED]
+        if len(alive) < len(made):
             raise Ec2Error(400, "IdempotentInstanceTerminated", "The instance of this token is terminated.")
         return reply
 
-    def _check(self, form: Form, region: str, kind: str) -> None:
+    def _check(self, form: Form, region: str, kind: str) -> int:
+        """How many instances to launch: as many as there is room for in one zone, from MinCount to MaxCount."""
         if not self._backend.knows_type(region, kind):
             raise Ec2Error(400, "InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
-        if form.get("MaxCount", "1") != "1":
-            raise Ec2Error(400, "InvalidParameterValue", "This stand-in launches one instance per call.")
+        least, most = int(form.get("MinCount", "0")), int(form.get("MaxCount", "0"))
+        if not 1 <= least <= most:
+            raise Ec2Error(400, "InvalidParameterValue", "MinCount and MaxCount must be 1 or more, and in order.")
         if len(base64.b64decode(form.get("UserData", ""))) > 16384:
             raise Ec2Error(400, "InvalidParameterValue", "User data is limited to 16384 bytes")
         zone = form.get("Placement.AvailabilityZone", "")
         refusal = self._spot.refusal(form, region, zone or self._backend.zones_of(region, kind)[0])
         if is_spot(form) and refusal is not None:
             raise Ec2Error(*refusal)
-        if not self.ledger.has_capacity(kind, region, zone or region):
+        room = self.ledger.room(kind, region, zone or region)
+        if room is not None and room < least:
             raise Ec2Error(*refusals_of(spot=is_spot(form))[FaultKind.NO_CAPACITY])
+        return most if room is None else min(most, room)
 
     def _on_demand(self, region: str, kind: str) -> float:
         return self._prices.usd(region, kind) or _FALLBACK_USD_PER_HOUR
 
-    def _made(self, form: Form, region: str, kind: str, instance_id: str, call_faults: CallFaults) -> RentedMachine:
+    def _made(
+        self, form: Form, region: str, kind: str, instance_id: str, call_faults: CallFaults, place: int
+    ) -> RentedMachine:
         tags = instance_tags(form)
         gpus, gpu_name = self._backend.gpus(region, kind)
         zone = self._backend.zone_of(region, instance_id)
@@ -207,7 +220,7 @@ class Ec2Cloud:
         return self.ledger.add(
             NewMachine(
                 id=instance_id,
-                token=tags.get("Name", ""),
+                token=machine_at(tags.get(GANG_TAG, ""), place) or tags.get("Name", ""),
                 region=region,
                 zone=zone,
                 instance_type=kind,
@@ -220,9 +233,11 @@ class Ec2Cloud:
                 metadata={
                     "http_tokens": form.get("MetadataOptions.HttpTokens", "optional"),
                     "hop_limit": form.get("MetadataOptions.HttpPutResponseHopLimit", "1"),
+                    "launch_index": str(place),
                 },
             ),
             call_faults,
+            place,
         )
 
     def _describe(self, form: Form, environ: Mapping[str, Any], call_faults: CallFaults) -> Reply:
@@ -238,7 +253,7 @@ class Ec2Cloud:
         reply = self._backend.forward(environ, self._without_token_filter(form))
         body = reply.body
         if not instance_ids(form):
-            body = _ITEM.sub(lambda item: item[0] if is_shown(item[0], shown) else b"", body)
+            body = _ITEM.sub(lambda item: shown_part(item[0], shown), body)
         if FaultKind.UNKNOWN_FIELDS in call_faults.content:
             body = body.replace(b"</instanceId>", b"</instanceId><noveltySet><item>1</item></noveltySet>")
         return Reply(reply.status, reply.headers, body)
@@ -276,7 +291,7 @@ class Ec2Cloud:
                 continue
             stem = key.removesuffix(".Name")
             wanted = {v for k, v in form.items() if k.startswith(f"{stem}.Value.")}
-            ids = [entry[1] for (_, token), entry in self._tokens.items() if token in wanted]
+            ids = [one for (_, token), entry in self._tokens.items() if token in wanted for one in entry[1]]
             kept = {k: v for k, v in form.items() if not k.startswith(f"{stem}.")}
             values = {f"{stem}.Value.{n}": i for n, i in enumerate(ids or ["i-00000000000000000"], 1)}
             return {**kept, key: "instance-id", **values}

@@ -16,7 +16,7 @@ from aiohttp import web
 from deploy.sandbox.clouds.gce_billing import SKUS_PATH, BillingCatalog, not_switched_on
 from deploy.sandbox.clouds.gce_bodies import BASE, instance_body, number
 from deploy.sandbox.clouds.gce_operations import Failure, Operation, Operations
-from deploy.sandbox.clouds.gce_rules import cards_of, checked, metadata_of, no
+from deploy.sandbox.clouds.gce_rules import bulk_checked, cards_of, checked, metadata_of, no, single_body
 from deploy.sandbox.clouds.gce_types import ACCELERATORS, TYPES, ZONES
 from deploy.sandbox.clouds.ledger import Ledger, Life, NewMachine, RentedMachine
 from meshd.contract.faults import CloudFault, FaultEngine, FaultKind
@@ -38,6 +38,11 @@ _LATE: dict[FaultKind, Failure] = {
     ),
     FaultKind.QUOTA: (403, "QUOTA_EXCEEDED", "Quota 'GPUS_ALL_REGIONS' exceeded.  Limit: 0.0 globally."),
 }
+_TOO_FEW: Failure = (
+    503,
+    "VM_MIN_COUNT_NOT_REACHED",
+    "Requested minimum count of VMs could not be created in zone '{zone}'.",
+)
 _BAD_TOKEN = (
     401,
     "authError",
@@ -82,6 +87,7 @@ class GceCloud(StandIn):
             web.get(PREFIX + "/aggregated/machineTypes", self._machine_types),
             web.get(PREFIX + "/aggregated/acceleratorTypes", self._accelerator_types),
             web.post(zone + "/instances", self._insert),
+            web.post(zone + "/instances/bulkInsert", self._bulk_insert),
             web.get(zone + "/instances/{name}", self._get),
             web.get(zone + "/instances/{name}/serialPort", self._serial_port),
             web.delete(zone + "/instances/{name}", self._delete),
@@ -178,17 +184,44 @@ class GceCloud(StandIn):
             self._made(body, zone, operation)
         return web.json_response(self._told(request, operation, fresh=True))
 
-    def _why_not(self, kind: str, zone: str) -> Failure | None:
+    async def _bulk_insert(self, request: web.Request) -> web.Response:
+        """All machines, or none: fewer than minCount are removed again, which the operation reports."""
+        zone, request_id = request.match_info["zone"], request.query.get("requestId", "")
+        if request_id in self._requests:
+            return web.json_response(self._told(request, self._requests[request_id]))
+        bulk = await request.json()
+        kind = bulk_checked(bulk, zone)
+        names, least = list(bulk["perInstanceProperties"]), int(bulk.get("minCount") or bulk["count"])
+        operation = self._operations.begin("bulkInsert", zone, names[0])
+        self._requests[request_id or operation.name] = operation
+        taken = [name for name in names if (known := self._ids.get((zone, name))) and self._alive(known)]
+        room = self.ledger.room(kind.name, zone, zone.rpartition("-")[0])
+        failure = self._why_not(kind.name, zone, min(least, len(names)) if room is None else room, least)
+        if taken:
+            path = f"projects/{request.match_info['project']}/zones/{zone}/instances/{taken[0]}"
+            failure = 409, "RESOURCE_ALREADY_EXISTS", f"The resource '{path}' already exists"
+        if failure is not None:
+            operation.failure = failure
+        else:
+            for place, name in enumerate(names if room is None else names[:room]):
+                part = self._operations.begin("insert", zone, name, group=operation.name)
+                operation.parts.append(part)
+                self._made(single_body(bulk["instanceProperties"], name, zone), zone, part, place)
+        return web.json_response(self._told(request, operation, fresh=True))
+
+    def _why_not(self, kind: str, zone: str, room: int = 1, least: int = 1) -> Failure | None:
         call_faults = self.call_faults
         if call_faults.before is not None and call_faults.before.kind in _LATE:
             status, code, words = _LATE[call_faults.before.kind]
         elif not self.ledger.has_capacity(kind, zone, zone.rpartition("-")[0]):
             status, code, words = _LATE[FaultKind.NO_CAPACITY]
+        elif room < least:
+            status, code, words = _TOO_FEW
         else:
             return None
         return status, code, words.format(zone=zone)
 
-    def _made(self, body: dict[str, Any], zone: str, operation: Operation) -> None:
+    def _made(self, body: dict[str, Any], zone: str, operation: Operation, place: int = 0) -> None:
         kind = TYPES[str(body["machineType"]).rpartition("/")[2]]
         region, name = zone.rpartition("-")[0], str(body["name"])
         card, count = cards_of(body, kind)
@@ -215,6 +248,7 @@ class GceCloud(StandIn):
                 metadata=metadata_of(body),
             ),
             self.call_faults,
+            place,
         )
 
     async def _get(self, request: web.Request) -> web.Response:

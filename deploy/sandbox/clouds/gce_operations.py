@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,10 @@ Failure = tuple[int, str, str]
 
 @dataclass(slots=True)
 class Operation:
-    """One operation on a machine. Its result follows from the machine's state, unless it failed at once."""
+    """One operation on a machine. Its result follows from the machine's state, unless it failed at once.
+
+    `parts` are the inserts of a bulkInsert, whose `group` is its name.
+    """
 
     name: str
     kind: str
@@ -25,6 +28,8 @@ class Operation:
     begun_at: datetime
     machine_id: str = ""
     failure: Failure | None = None
+    group: str = ""
+    parts: list[Operation] = field(default_factory=list)
 
 
 class Operations:
@@ -49,10 +54,10 @@ class Operations:
         self._forget()
         return [one for one in (*self._operations.values(), *self._by_the_cloud()) if one.zone == zone]
 
-    def begin(self, kind: str, zone: str, target: str) -> Operation:
+    def begin(self, kind: str, zone: str, target: str, group: str = "") -> Operation:
         """Add an operation."""
         name = f"operation-{next(self._count):06d}-{number(target)[:8]}"
-        self._operations[name] = Operation(name, kind, zone, target, self._ledger.now())
+        self._operations[name] = Operation(name, kind, zone, target, self._ledger.now(), group=group)
         return self._operations[name]
 
     def _by_the_cloud(self) -> list[Operation]:
@@ -87,7 +92,9 @@ class Operations:
         zone = f"{BASE}/projects/{project}/zones/{one.zone}"
         machine = next((m for m in self._ledger.everything() if m.id == one.machine_id), None)
         failure = one.failure or _late_failure(one, machine)
-        done = not fresh and (failure is not None or _is_done(one, machine))
+        machines = {m.id: m for m in self._ledger.everything()} if one.parts else {}
+        over = [_is_done(part, machines.get(part.machine_id)) for part in one.parts] or [_is_done(one, machine)]
+        done = not fresh and (failure is not None or all(over))
         body: dict[str, Any] = {
             "kind": "compute#operation",
             "id": number(one.name),
@@ -105,6 +112,14 @@ class Operations:
         }
         if one.kind.startswith("compute."):
             body["statusMessage"] = "Instance was preempted."
+        if one.group or one.parts:
+            body["operationGroupId"] = number(one.group or one.name)
+        if one.kind == "bulkInsert":
+            del body["targetId"]
+            body["targetLink"] = zone
+            progress: dict[str, Any] = {"status": "DONE" if done else "CREATING", "targetVmCount": len(one.parts)}
+            progress["createdVmCount"] = sum(over) if one.parts else 0
+            body["instancesBulkInsertOperationMetadata"] = {"perLocationStatus": {f"zones/{one.zone}": progress}}
         if done and failure is not None:
             status, code, words = failure
             body["httpErrorStatusCode"] = status

@@ -14,6 +14,7 @@ _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _HYPERDISK_ONLY = ("a3-ultragpu-", "a4-")
 _VALUE_MAX_B = 256 * 1024
 _METADATA_MAX_B = 512 * 1024
+_BULK_MAX = 5000
 
 
 def no(status: int, reason: str, message: str) -> ErrorResponse:
@@ -51,6 +52,31 @@ def checked(body: dict[str, Any], zone: str) -> GceType:
     if problem:
         raise no(400, "invalid", f"Invalid value for field 'resource': {problem}")
     return kind
+
+
+def bulk_checked(bulk: dict[str, Any], zone: str) -> GceType:
+    """The machine type in a request for several machines in one zone.
+
+    Raises:
+        ErrorResponse: the body is invalid.
+    """
+    properties, names = bulk.get("instanceProperties") or {}, bulk.get("perInstanceProperties") or {}
+    count, least = str(bulk.get("count", "")), str(bulk.get("minCount") or bulk.get("count", ""))
+    if not count.isdigit() or not least.isdigit() or not 1 <= int(least) <= int(count) <= _BULK_MAX:
+        raise no(400, "invalid", "Invalid value for field 'resource.count'.")
+    if len(names) != int(count):
+        raise no(400, "invalid", "perInstanceProperties must have as many names as count.")
+    disks = [(disk.get("initializeParams") or {}).get("diskType", "") for disk in properties.get("disks") or ()]
+    cards = [card.get("acceleratorType", "") for card in properties.get("guestAccelerators") or ()]
+    if any("/" in name for name in (str(properties.get("machineType", "")), *disks, *cards)):
+        raise no(400, "invalid", "Properties of several instances name types without a URL.")
+    kinds = [checked(single_body(properties, name, zone), zone) for name in names]
+    return kinds[0]
+
+
+def single_body(properties: dict[str, Any], name: str, zone: str) -> dict[str, Any]:
+    """The body that makes one of several machines alone."""
+    return {**properties, "name": name, "machineType": f"zones/{zone}/machineTypes/{properties.get('machineType', '')}"}
 
 
 def _problem(body: dict[str, Any], kind: GceType) -> str:

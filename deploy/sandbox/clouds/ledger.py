@@ -175,12 +175,18 @@ class Ledger:
 
     def has_capacity(self, instance_type: str, *places: str) -> bool:
         """Whether one more machine fits in all of these places."""
+        room = self.room(instance_type, *places)
+        return room is None or room > 0
+
+    def room(self, instance_type: str, *places: str) -> int | None:
+        """How many more machines fit in all of these places; None for any number."""
         with self._lock:
-            return all(
-                self._count(kind, place) < limit
+            rooms = [
+                limit - self._count(kind, place)
                 for (kind, place), limit in self._capacity.items()
                 if kind in ("*", instance_type) and place in ("*", *places)
-            )
+            ]
+            return max(0, min(rooms)) if rooms else None
 
     def _count(self, kind: str, place: str) -> int:
         return sum(
@@ -190,8 +196,8 @@ class Ledger:
             for machine in self._machines.values()
         )
 
-    def add(self, new: NewMachine, call_faults: CallFaults) -> RentedMachine:
-        """Record a new machine and start to boot it."""
+    def add(self, new: NewMachine, call_faults: CallFaults, place: int = 0) -> RentedMachine:
+        """Record a new machine and start to boot it. `place` is its place among those that the call makes."""
         with self._lock:
             now = self.now()
             machine = RentedMachine(
@@ -206,7 +212,7 @@ class Ledger:
                 usd_per_hour=new.usd_per_hour,
                 user_data=new.user_data,
                 created_at=now,
-                faults=_lifecycle_faults(call_faults, now),
+                faults=_lifecycle_faults(call_faults, now, place),
                 spot=new.spot,
                 tags=new.tags,
                 metadata=new.metadata,
@@ -393,13 +399,13 @@ def shown_life(machine: RentedMachine, content_faults: Collection[FaultKind]) ->
     return Life.PENDING if behind else machine.life
 
 
-def _lifecycle_faults(call_faults: CallFaults, now: datetime) -> LifecycleFaults:
+def _lifecycle_faults(call_faults: CallFaults, now: datetime, place: int) -> LifecycleFaults:
     def at(kind: FaultKind) -> datetime | None:
         fault = call_faults.lifecycle_fault(kind)
         return None if fault is None else now + timedelta(seconds=fault.seconds)
 
     return LifecycleFaults(
-        listed_at=at(FaultKind.LIST_LAG) or now,
+        listed_at=at(FaultKind.LIST_LAG) or (at(FaultKind.LIST_PART) if place else None) or now,
         known_at=at(FaultKind.FRESH_NOT_FOUND) or now,
         never_boots=call_faults.has(FaultKind.NEVER_BOOTS),
         no_address=call_faults.has(FaultKind.NO_ADDRESS),

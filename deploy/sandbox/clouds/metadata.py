@@ -41,6 +41,9 @@ class MetadataService:
         app.router.add_put("/latest/api/token", self._token)
         app.router.add_get("/latest/user-data", self._user_data)
         app.router.add_get("/latest/meta-data/instance-id", self._instance_id)
+        app.router.add_get("/latest/meta-data/ami-launch-index", self._launch_index)
+        app.router.add_get("/computeMetadata/v1/instance/name", self._name)
+        app.router.add_get("/computeMetadata/v1/instance/zone", self._zone)
         app.router.add_get(ATTRIBUTES, self._attributes)
         app.router.add_get(ATTRIBUTES + "{key}", self._attribute)
         return app
@@ -62,6 +65,16 @@ class MetadataService:
 
     async def _instance_id(self, request: web.Request) -> web.StreamResponse:
         return web.Response(text=self._allowed(request).id)
+
+    async def _launch_index(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(text=self._allowed(request).metadata.get("launch_index", "0"))
+
+    async def _name(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(text=self._flavored(request).token, headers={FLAVOR_HEADER: "Google"})
+
+    async def _zone(self, request: web.Request) -> web.StreamResponse:
+        zone = self._flavored(request).zone
+        return web.Response(text=f"projects/123456789012/zones/{zone}", headers={FLAVOR_HEADER: "Google"})
 
     async def _attribute(self, request: web.Request) -> web.StreamResponse:
         machine = self._flavored(request)

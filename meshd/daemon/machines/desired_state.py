@@ -87,6 +87,7 @@ def policy(
         replace_cooldown_s=timing.breaker_cooldown_s,
         billing={name: provider.capabilities for name, provider in providers.items()},
         idempotent_launch=frozenset(n for n, provider in providers.items() if provider.capabilities.idempotent_launch),
+        gang_max={name: most for name, one in providers.items() if (most := one.capabilities.gang_max) > 1},
         pod_limits=pod_limits(providers),
         direct_pools=direct_pools,
         launch_timeout_s=timing.launch_timeout_s,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Literal, Protocol, TypeVar, cast
 
 from meshd.price_list import PriceList
 from meshd.provider_api import (
     Console,
+    GangLauncher,
+    GangRequest,
     Instance,
     LaunchRequest,
     Offer,
@@ -103,18 +105,28 @@ class GuardedConsole(GuardedProvider):
         return await self._ask("console", lambda: cast("Console", self._provider).console(instance))
 
 
-class GuardedPriceBookAndConsole(GuardedPriceBook, GuardedConsole):
-    """The same for a provider that is both."""
+class GuardedGangLauncher(GuardedProvider):
+    """The same for a provider that rents several machines with one call."""
+
+    async def launch_gang(self, request: GangRequest) -> Sequence[Instance]:
+        """See GangLauncher. For the guards it is a launch."""
+        return await self._ask("launch", lambda: cast("GangLauncher", self._provider).launch_gang(request))
 
 
-_KINDS: dict[tuple[bool, bool], type[GuardedProvider]] = {
-    (False, False): GuardedProvider,
-    (True, False): GuardedPriceBook,
-    (False, True): GuardedConsole,
-    (True, True): GuardedPriceBookAndConsole,
-}
+_OPTIONAL: tuple[tuple[type, type[GuardedProvider]], ...] = (
+    (PriceBook, GuardedPriceBook),
+    (Console, GuardedConsole),
+    (GangLauncher, GuardedGangLauncher),
+)
+
+
+@lru_cache
+def _kind_of(parts: tuple[type[GuardedProvider], ...]) -> type[GuardedProvider]:
+    """The class with these optional interfaces."""
+    return cast("type[GuardedProvider]", type("GuardedProvider", parts or (GuardedProvider,), {}))
 
 
 def guarded(provider: Provider, guards: Sequence[Guard]) -> GuardedProvider:
-    """The provider with guards around it, the outermost first; a PriceBook and a Console as well when it is one."""
-    return _KINDS[isinstance(provider, PriceBook), isinstance(provider, Console)](provider, guards)
+    """The provider with guards around it, the outermost first; with its optional interfaces as well."""
+    parts = tuple(part for interface, part in _OPTIONAL if isinstance(provider, interface))
+    return _kind_of(parts)(provider, guards)
