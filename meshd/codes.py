@@ -369,6 +369,7 @@ class JoinCode(StrEnum):
     # Its token and device.
     OTHER_MACHINE = "other_machine"
     OTHER_DEVICE = "other_device"
+    OTHER_INSTANCE = "other_instance"
     TOKEN_CLOSED = "ticket_closed"  # noqa: S105  # not a password
     TOKEN_EXPIRED = "ticket_expired"  # noqa: S105  # not a password
     TOO_MANY_DEVICES = "too_many_devices"

@@ -4,11 +4,12 @@
 # secret is ever an argument.
 # Rendered by meshd/bootstrap/stage1.py, which quotes the @VALUES@ and drops comment lines. assets.py puts
 # stage1_systemd.sh or stage1_container.sh into the place of the line PART, and keeps lines that end with `#: container` or
-# `#: systemd` for that kind alone.
+# `#: systemd` for that kind alone. It does the same with stage1_gang.sh, and lines that end with `#: gang` or `#: single`.
 set -u
 umask 077
 export PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:${PATH:-}"
-MACHINE=@MACHINE@
+MACHINE=@MACHINE@  #: single
+MACHINE='' ID=''  #: gang
 LOGIN=@LOGIN_SERVER@
 ETC=/etc/meshd-node
 KEY=$ETC/tailscale.key
@@ -30,6 +31,7 @@ up_s() { cut -d. -f1 /proc/uptime; }
 nap() { sleep 0.05; }
 
 # PART
+# GANG
 
 # The state may be lost or damaged: the node token is enough to come back.
 was_node() { [ -e "$STATE" ] || [ -e $ETC/node.token ] && [ -s $PYZ ]; }
@@ -234,17 +236,20 @@ PY
 }
 
 main() {
+  mkdir -p $ETC ${PYZ%/*} ${MARK%/*}
+  chmod 0700 $ETC
+  who_am_i >$ETC/who.log 2>&1  #: gang
   say "stage 1 on $MACHINE"
   # loads the GPU driver in the background
   nvidia-smi -L >/dev/null 2>&1 &  #: systemd
-  mkdir -p $ETC ${PYZ%/*} ${MARK%/*}
-  chmod 0700 $ETC
   forget_image
   # This script may be in a file, and holds keys: only root may read it.
   [ ! -f "$0" ] || chmod go= "$0"  #: systemd
   right_kind
   if ! was_node; then
-    printf '%s\n' @JOIN@ >$ETC/join.json.new && mv $ETC/join.json.new $ETC/join.json
+    printf '%s\n' @JOIN@ >$ETC/join.json.new && mv $ETC/join.json.new $ETC/join.json  #: single
+    printf '%s\n' @JOIN@ | sed "s|%MACHINE%|$MACHINE|;s|%ID%|$ID|" >$ETC/join.json.new &&  #: gang
+      mv $ETC/join.json.new $ETC/join.json  #: gang
   fi
   all_there || install_missing
   start_tailscaled

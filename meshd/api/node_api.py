@@ -169,6 +169,13 @@ class NodeApi:
         ticket = await self._handlers.machine_for_join(tokens.hash_token(token))
         if ticket is None or not tokens.verify(token, ticket.token_hash):
             return None
+        if ticket.gang:
+            await self._turn(request, "join", ticket.gang)
+            try:
+                ticket = await self._handlers.ticket_in_gang(ticket, await self._caller(request))
+            except JoinRefused:
+                self._count_wrong(request)
+                raise
         if ticket.closed:
             # Users of the machine can read this token: their tries count as wrong guesses.
             self._count_wrong(request)

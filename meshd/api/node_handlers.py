@@ -28,7 +28,18 @@ class NodeHandlers(Protocol):
         ...
 
     async def machine_for_join(self, token_hash: str) -> JoinTicket | None:
-        """The ticket with this hash; None when there is none, or its machine is leaving."""
+        """The ticket with this hash; None when there is none, or its machine is leaving.
+
+        A ticket with a `gang` is that of all its machines: `ticket_in_gang` says whose it is in a caller's hands.
+        """
+        ...
+
+    async def ticket_in_gang(self, ticket: JoinTicket, peer: TailnetPeer) -> JoinTicket:
+        """The ticket as that of the gang's machine whose name the calling device has.
+
+        Raises:
+            JoinRefused: the gang has no such machine that may join.
+        """
         ...
 
     async def join_refused(self, machine: str, peer: TailnetPeer, error: JoinRefused) -> None:

@@ -76,6 +76,7 @@ class FactsIn(_FromAgent):
         systemd: systemd runs on the machine (`/run/systemd/system`); None from an agent that does not report it.
         tun: `/dev/net/tun` is a character device, and CAP_NET_ADMIN is effective; None as above.
         firewall: CAP_NET_ADMIN is effective, so the agent may make firewall rules; None as above.
+        instance_id: of a machine of a gang: its id at its cloud, as the metadata service says; "" for others.
     """
 
     shape: ShapeIn
@@ -92,6 +93,7 @@ class FactsIn(_FromAgent):
     systemd: StrictBool | None = None
     tun: StrictBool | None = None
     firewall: StrictBool | None = None
+    instance_id: Annotated[str, Field(max_length=128, pattern=r"^[0-9A-Za-z./_-]*$")] = ""
 
     def to_model(self) -> NodeFacts:
         """The facts as the rest of meshd knows them."""

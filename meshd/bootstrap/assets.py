@@ -52,13 +52,24 @@ def _place(file: str) -> Path:
     raise MeshdError("the node agent's files are missing from this installation: install meshd again")
 
 
-def stage1_template(*, systemd: bool = True) -> str:
-    """The text of deploy/node/stage1.sh with its part for machines with systemd, or for containers without."""
-    kind, other = ("systemd", "container") if systemd else ("container", "systemd")
-    part = (node_dir() / f"stage1_{kind}.sh").read_text("utf-8")
-    text = (node_dir() / "stage1.sh").read_text("utf-8").replace("# PART\n", part)
-    lines = (line for line in text.splitlines() if not line.endswith(f"  #: {other}"))
-    return "".join(f"{line.removesuffix(f'  #: {kind}')}\n" for line in lines)
+def stage1_template(*, systemd: bool = True, gang: bool = False) -> str:
+    """The text of deploy/node/stage1.sh with its part for machines with systemd, or for containers without.
+
+    Args:
+        systemd: for a machine that boots systemd.
+        gang: with the part by which the machines of a gang find out who they are.
+    """
+    parts = [_node_text(f"stage1_{'systemd' if systemd else 'container'}.sh"), _node_text("stage1_gang.sh")]
+    text = _node_text("stage1.sh").replace("# PART\n", parts[0]).replace("# GANG\n", parts[1] if gang else "")
+    kinds = ("systemd", "container") if systemd else ("container", "systemd")
+    for kind, other in (kinds, ("gang", "single") if gang else ("single", "gang")):
+        lines = (line for line in text.splitlines() if not line.endswith(f"  #: {other}"))
+        text = "".join(f"{line.removesuffix(f'  #: {kind}')}\n" for line in lines)
+    return text
+
+
+def _node_text(name: str) -> str:
+    return (node_dir() / name).read_text("utf-8")
 
 
 def task_prolog() -> str:

@@ -10,7 +10,11 @@ from dataclasses import dataclass, field
 
 from pydantic import SecretStr
 
+from meshd.gang_id import gang_machines
+
 SIZE_MAX_B = 8191
+GANG_SIZE_MAX_B = 12287
+"""A gang's script has another part, and the clouds that rent gangs take 16 KiB."""
 _MACHINE = re.compile(r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$")
 _HEAD = re.compile(r"^[0-9a-zA-Z.:-]{1,253}$")
 _SHA256 = re.compile(r"^[0-9a-f]{64}$")
@@ -22,7 +26,7 @@ class Stage1:
     """The values in a machine's stage 1 script.
 
     Attributes:
-        machine: its name, which becomes its tailnet hostname.
+        machine: its name, which becomes its tailnet hostname; "" for a gang.
         heads: the head's tailnet addresses, tried in this order.
         port: of the head's node API.
         auth_key: tailnet auth key; the script writes it to a 0600 file.
@@ -38,6 +42,7 @@ class Stage1:
             itself: its cloud would start it again.
         packages_url: where tailscale's packages come from when the image has none, or one older than 1.90.
         tries: attempts at the tailnet before giving up.
+        gang: the id of the gang (meshd.gang_id), whose machines all get this script; "" for one machine.
     """
 
     machine: str
@@ -53,6 +58,7 @@ class Stage1:
     power_off: bool = False
     packages_url: str = "https://pkgs.tailscale.com/stable"
     tries: int = 5
+    gang: str = ""
 
 
 def render(stage: Stage1, template: str) -> str:
@@ -69,15 +75,18 @@ def render(stage: Stage1, template: str) -> str:
     """
     _check(stage)
     join = {
-        "machine": stage.machine,
+        "machine": stage.machine or "%MACHINE%",
         "heads": list(stage.heads),
         "port": stage.port,
         "token": stage.join_token.get_secret_value(),
         "sha256": stage.agent_sha256,
         "dead_man_s": stage.dead_man_s,
     }
+    if stage.gang:
+        join["instance_id"] = "%ID%"
     values = {
         "MACHINE": stage.machine,
+        "GANG": stage.gang,
         "LOGIN_SERVER": stage.login_server,
         "ACCEPT_DNS": "true" if stage.accept_dns else "false",
         "AUTH_KEY": stage.auth_key.get_secret_value(),
@@ -89,8 +98,9 @@ def render(stage: Stage1, template: str) -> str:
         "DEAD_MAN_S": f"{stage.dead_man_s:.0f}",
     }
     text = _PLACE.sub(lambda match: shlex.quote(values[match[1]]), "\n".join(_lines(template))) + "\n"
-    if len(text.encode()) > SIZE_MAX_B:
-        raise ValueError(f"stage 1 has {len(text.encode())} bytes, and not every cloud takes more than {SIZE_MAX_B}")
+    most_b = GANG_SIZE_MAX_B if stage.gang else SIZE_MAX_B
+    if len(text.encode()) > most_b:
+        raise ValueError(f"stage 1 has {len(text.encode())} bytes, and not every cloud takes more than {most_b}")
     return text
 
 
@@ -112,7 +122,9 @@ def _lines(template: str) -> Iterator[str]:
 
 
 def _check(stage: Stage1) -> None:
-    if not _MACHINE.match(stage.machine):
+    if bool(stage.gang) == bool(stage.machine) or (stage.gang and not gang_machines(stage.gang)):
+        raise ValueError("a script is for one machine, or for a gang")
+    if stage.machine and not _MACHINE.match(stage.machine):
         raise ValueError(f"{stage.machine!r} is not a machine name")
     if not stage.heads or not all(_HEAD.match(head) for head in stage.heads):
         raise ValueError("the head's addresses are missing or invalid")

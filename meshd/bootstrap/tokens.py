@@ -25,6 +25,7 @@ class JoinTicket:
         expires_at: from then on it is invalid.
         bound_to: the tailnet's stable id of the device that used it; "" while it is unused.
         closed: the machine's agent has used its node token, so the join token is no longer valid.
+        gang: the gang whose machines all have this token; `machine` is "" until it is known which of them calls.
     """
 
     machine: str
@@ -32,6 +33,7 @@ class JoinTicket:
     expires_at: datetime
     bound_to: str = ""
     closed: bool = False
+    gang: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,36 @@ def check_hostname(machine: str, hostname: str) -> None:
             f"this token was made for {machine}, and the caller is {hostname or 'without a name'}",
             "each machine has its own token and device: an image must not hold /var/lib/tailscale of another machine",
             code=JoinCode.OTHER_MACHINE,
+        )
+
+
+def check_instance(machine: str, known_id: str, said_id: str) -> None:
+    """Check that a machine of a gang is the instance that its cloud shows under the machine's name.
+
+    All machines of a gang have one join token. So each says which instance it is, and the cloud's answer or listing
+    says which instance has that name.
+
+    Args:
+        machine: the name of the calling device.
+        known_id: the cloud's id of that machine; "" while it is not known.
+        said_id: what the caller says.
+
+    Raises:
+        JoinRefused: it may be another machine; nothing follows from that for the real one.
+    """
+    if not known_id:
+        raise JoinRefused(
+            "the cloud has not confirmed this machine yet",
+            "trying again is enough",
+            fatal=False,
+            code=JoinCode.NOT_CONFIRMED,
+        )
+    if not hmac.compare_digest(known_id.encode(), said_id.encode()):
+        raise JoinRefused(
+            f"{machine} is the instance {known_id}, and the caller is {said_id or 'none'}",
+            "look for another device with its name; the machine itself may still join",
+            fatal=False,
+            code=JoinCode.OTHER_INSTANCE,
         )
 
 

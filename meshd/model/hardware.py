@@ -44,6 +44,7 @@ class NodeFacts:
         gpu_fault: what nvidia-smi says of GPUs that do not work, or why it fails; "" when there is no fault.
         systemd: systemd runs on it; a machine without is a pod. None when not known, as from an older agent.
         tun: it has a TUN device that its agent may use. None when not known.
+        instance_id: what its cloud's metadata service says that it is; "" for a machine that no gang has.
         firewall: its agent may make firewall rules: CAP_NET_ADMIN is effective. None when not known.
     """
 
@@ -61,3 +62,4 @@ class NodeFacts:
     systemd: bool | None = None
     tun: bool | None = None
     firewall: bool | None = None
+    instance_id: str = ""

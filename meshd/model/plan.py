@@ -60,7 +60,18 @@ class RequestMachine(Step):
 
 @dataclass(frozen=True, slots=True)
 class Launch(Step):
-    """Make the create call for a machine that is REQUESTED. Costs money."""
+    """Make the create call for a machine that is REQUESTED. Costs money.
+
+    Attributes:
+        others: the machines of its gang that the same call makes.
+    """
+
+    others: tuple[str, ...] = ()
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """All machines that the call makes."""
+        return (self.subject, *self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,4 +322,8 @@ class Plan:
 
     def of(self, machine: MachineName) -> tuple[Step, ...]:
         """The steps about one machine."""
-        return tuple(step for step in self.steps if step.subject == machine)
+        return tuple(
+            step
+            for step in self.steps
+            if step.subject == machine or (isinstance(step, Launch) and machine in step.others)
+        )

@@ -15,6 +15,7 @@ from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Snapshot
 from meshd.model.plan import Plan, Remove, Step, Warn
 from meshd.plan.budget import kill_steps, withdrawn
+from meshd.plan.gang_orders import launched_together, with_calls
 from meshd.plan.lifecycle import contradiction_warning, next_step
 from meshd.plan.orphans import Known, orphan_steps
 from meshd.plan.plan_input import PlanInput
@@ -62,6 +63,7 @@ def plan(
         pool_plan(desired, pool, by_pool.get(pool.name, []), snapshot, given, money) for pool in desired.pools.values()
     ]
     steps += [step for one in pools for step in one.steps if step.subject not in busy and step.subject not in ended]
+    steps = with_calls(desired, steps)
     shrinking = {step.subject for step in steps if isinstance(step, Remove)}
     steps += [step for step in _replacements(desired, by_pool, given, busy) if step.subject not in shrinking]
     steps += stale_warnings(desired, tuple(steps), now)
@@ -88,6 +90,7 @@ def plan(
         for step in orphan_steps(desired, snapshot, known, first_seen or {}, given)
         if step.subject not in busy and step.instance.token not in unsure
     ]
+    steps = launched_together(steps, {machine.name: machine for machine in machines})
     return Plan(
         tuple(step for step in steps if not isinstance(step, Warn)),
         tuple(step for step in steps if isinstance(step, Warn)),

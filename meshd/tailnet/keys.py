@@ -155,6 +155,13 @@ class Minter:
         """
         return await self._mint(description, tags, reusable=False, lifetime_s=lifetime_s)
 
+    async def several(self, description: str, tags: Sequence[str], lifetime_s: int) -> KeptKey:
+        """A key for the machines of a gang: for several uses, since no API counts them, and for a short time.
+
+        Args and errors as `single`.
+        """
+        return await self._mint(description, tags, reusable=True, lifetime_s=lifetime_s)
+
     async def revoke_lost(self, rotation_id: str) -> None:
         """Revoke every key that was minted for a rotation."""
         await self.revoke_described(f"meshd {self._cluster} {rotation_id}")

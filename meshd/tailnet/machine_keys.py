@@ -1,5 +1,8 @@
 """PURE: auth keys for one machine and one use: who gets one, and when it is revoked.
 
+The machines of a gang have one script, so they have one key, which joins several devices. It lives as short as one for
+a single machine, and is revoked once all machines of the gang have joined or are given up.
+
 Facts: on most clouds others can read a machine's user data: in the cloud's API, or as any process on the machine
 through its metadata service. So a key that joins many devices does not belong there. A key for one use is dead once it
 was used; one that was not used must be revoked. The record of a key is written before the key is minted, and is kept
@@ -8,6 +11,7 @@ until no key that was minted for it can be used any more. So a crash at any poin
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -21,8 +25,12 @@ from meshd.tailnet.fields import KEY_DESCRIPTION_MAX
 LAUNCH: Final = "launch"
 """The purpose of the key in a machine's user data. Any other purpose is a login, or a spare's."""
 
+GANG: Final = "gang"
+"""The purpose of the key in the user data of a gang; `MachineKey.machine` is then `gang_key_owner`."""
+
 MARGIN_S: Final = 600.0
 """A key lives this much longer than its machine may take to join."""
+JOINING: Final = frozenset({LAUNCH, GANG})
 LOGIN_LIFETIME_S: Final = 900.0
 """The lifetime of a key for a login: much longer than a login takes, also when the clocks differ."""
 SETTLE_S: Final = 120.0
@@ -91,8 +99,8 @@ class MachineKey:
     """A key that may still be used, as the journal keeps it. Times are UTC.
 
     Attributes:
-        machine: its machine.
-        purpose: LAUNCH, the name of an attempt to log in again, or a spare's.
+        machine: its machine; for a gang's key `gang_key_owner`.
+        purpose: LAUNCH, GANG, the name of an attempt to log in again, or a spare's.
         asked_at: the time of the last mint call. While `id` is "" its outcome is not known.
         expires: by then every key that was minted for it has expired.
         id: the control server's.
@@ -135,6 +143,11 @@ class MachineKey:
     def unclear(self) -> bool:
         """There may be a key whose id is not known."""
         return self.lost or not self.id
+
+
+def gang_key_owner(gang: str) -> str:
+    """What stands for a gang in the record of its key: unique, and short enough for a key's description."""
+    return f"{gang.partition(':')[0][-24:].lstrip('-')}-{hashlib.sha256(gang.encode()).hexdigest()[:12]}"
 
 
 def ask(
@@ -186,14 +199,14 @@ def why_end(key: MachineKey, phase: Phase | None, *, logging_in: bool) -> str:
     """
     if why := given_up(phase):
         return why
-    if key.purpose != LAUNCH:
+    if key.purpose not in JOINING:
         return "" if logging_in else "the login has come to its end"
     return "its machine has joined" if phase in IN_SLURM else ""
 
 
 def secret_needed(key: MachineKey, phase: Phase | None, *, logging_in: bool) -> bool:
     """The secret may be needed again: a create call may have to be repeated with the same user data."""
-    return logging_in if key.purpose != LAUNCH else phase in {Phase.REQUESTED, Phase.LAUNCHING}
+    return logging_in if key.purpose not in JOINING else phase in {Phase.REQUESTED, Phase.LAUNCHING}
 
 
 def over(key: MachineKey, now: datetime) -> bool:

@@ -31,7 +31,7 @@ from meshd.contract.faults import CloudFault, FaultKind, When
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines import desired_state as wanted
-from meshd.daemon.machines.cloud_steps import UserData
+from meshd.daemon.machines.create_calls import UserData
 from meshd.daemon.machines.wiring import build as build_machines
 from meshd.daemon.nodes.service import HeadFacts
 from meshd.daemon.nodes.tokens import MachineTokens

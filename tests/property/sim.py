@@ -13,7 +13,7 @@ from typing import ClassVar, TypeVar
 from meshd.api.node_schema import HeartbeatIn, PathIn, PathsIn
 from meshd.config import TimingSettings
 from meshd.daemon.machine_store import MachineStore
-from meshd.daemon.machines.cloud_steps import UserData
+from meshd.daemon.machines.create_calls import UserData
 from meshd.daemon.machines.wiring import build as build_machines
 from meshd.daemon.nodes.admission import accept_join
 from meshd.daemon.observe.agent_reports import NodeReports
@@ -26,6 +26,7 @@ from meshd.model.path import PathKind
 from meshd.plan.fitness import unfit
 from meshd.plan.plan_input import ClusterView
 from meshd.provider_api import (
+    GangRequest,
     Instance,
     InstanceId,
     InstanceState,
@@ -183,8 +184,21 @@ class World:
     name = CLOUD
 
     async def launch(self, request: LaunchRequest) -> Instance:
-        called = self.fate(request.offer)
-        made = self._make(request, called) if called.made_after_s is not None else None
+        (instance,) = await self._rent(request.offer, (request.token,))
+        return instance
+
+    async def launch_gang(self, request: GangRequest) -> list[Instance]:
+        return await self._rent(request.offer, request.tokens)
+
+    async def _rent(self, offer: Offer, tokens: tuple[str, ...]) -> list[Instance]:
+        """All of them, or none."""
+        called = self.fate(offer)
+        lags_s = [called.lag_s * place / len(tokens) for place in range(len(tokens), 0, -1)]  # shown one by one
+        made = [
+            self._make(token, offer, replace(called, lag_s=lag_s))
+            for token, lag_s in zip(tokens, lags_s, strict=True)
+            if called.made_after_s is not None
+        ]
         began_s = self.clock.t_s
         while self.clock.t_s < began_s + min(called.answered_after_s, LAUNCH_TIMEOUT_S):  # noqa: ASYNC110
             await asyncio.sleep(0)  # whoever moves the clock knows nothing of this call
@@ -195,9 +209,9 @@ class World:
             raise Uncertain("cut, or no answer in time")
         if called.answer is Answer.SOLD_OUT:
             raise NoCapacity("sold out")
-        if called.answer is Answer.BUSY or made is None:
+        if called.answer is Answer.BUSY or not made:
             raise Transient("try again")
-        return self._instance(made)
+        return [self._instance(one) for one in made]
 
     def fate(self, offer: Offer) -> Called:
         """What becomes of this create call, by chance."""
@@ -217,17 +231,17 @@ class World:
             return Called(Answer.MADE, LAUNCH_TIMEOUT_S + late_s, LAUNCH_TIMEOUT_S, lag_s)
         return Called(Answer.CUT if late_s or self.chance(0.1) else Answer.MADE, late_s, lag_s=lag_s)
 
-    def _make(self, request: LaunchRequest, called: Called) -> SimMachine:
-        twin = next((m for m in self.machines.values() if m.token == request.token), None)
+    def _make(self, token: str, offer: Offer, called: Called) -> SimMachine:
+        twin = next((m for m in self.machines.values() if m.token == token), None)
         if twin is not None and self.capabilities.idempotent_launch:
             twin.born_s = min(twin.born_s, self.clock.t_s)
             return twin
         if twin is not None and twin.ended_s is None and self.keeps_its_word:
-            raise Violation(f"{request.token} was rented twice")
+            raise Violation(f"{token} was rented twice")
         self.creates += 1
         born_s = self.clock.t_s + (called.made_after_s or 0.0)
         machine = SimMachine(
-            id=f"i-{self.creates}", token=request.token, offer=request.offer, born_s=born_s, lag_s=called.lag_s,
+            id=f"i-{self.creates}", token=token, offer=offer, born_s=born_s, lag_s=called.lag_s,
             boots=not self.chance(self.fails), boot_s=self.rng.uniform(5, 90),
             dies_s=born_s + (self.rng.uniform(60, 600) if self.chance(0.1) else 1e9),
         )  # fmt: skip
@@ -423,7 +437,10 @@ class Daemon:
         )  # fmt: skip
         live = live_settings(timing=timing)
         repeatable = frozenset({"cloud"} if world.capabilities.idempotent_launch else ())
-        policy = replace(policy, launch_timeout_s=LAUNCH_TIMEOUT_S, idempotent_launch=repeatable)
+        gang_max = {"cloud": most} if (most := world.capabilities.gang_max) else {}
+        policy = replace(
+            policy, launch_timeout_s=LAUNCH_TIMEOUT_S, idempotent_launch=repeatable, gang_max=gang_max
+        )  # fmt: skip
         self.pool, self.policy = pool, policy
         machines = build_machines(
             live, self.machine_store, providers={"cloud": world}, slurm=world, agents=world, devices=world,  # type: ignore[dict-item]
@@ -560,6 +577,7 @@ class Setting:
         idempotent: a create call that is repeated makes no second machine.
         sickens: how often Slurm finds fault with a node.
         relays: how often a path is relayed, in a pool that demands direct ones; 0: any path will do.
+        gang_max: the most machines of one create call; 0: each has its own.
     """
 
     pool: Pool = SMALL
@@ -572,6 +590,7 @@ class Setting:
     idempotent: bool = False
     sickens: float = 0.0
     relays: float = 0.0
+    gang_max: int = 0
 
 
 async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Setting | None = None) -> World:
@@ -580,8 +599,8 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
     rng, places = random.Random(seed), random.Random(-seed)
     about = setting or Setting()
     world = World(
-        rng, SimClock(START), ProviderCapabilities(idempotent_launch=about.idempotent), fails=about.fails,
-        lies=random.Random(-1 - seed),
+        rng, SimClock(START), ProviderCapabilities(idempotent_launch=about.idempotent, gang_max=about.gang_max),
+        fails=about.fails, lies=random.Random(-1 - seed),
     )  # fmt: skip
     world.sickens, world.relays, world.fates = about.sickens, about.relays, random.Random(-2 - seed)
     policy = Policy(

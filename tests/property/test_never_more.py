@@ -94,14 +94,14 @@ def at_rest(world: World, daemon: Daemon) -> bool:
     return len(alive) == len(machines) == WANTED and all(m.phase is Phase.READY for m in machines)
 
 
-async def live(history: History, path: Path, *, idempotent: bool, broken: int = 0) -> None:
+async def live(history: History, path: Path, *, idempotent: bool, broken: int = 0, gang_max: int = 0) -> None:
     Violation.seen.clear()
     world = Scripted(
-        random.Random(0), SimClock(START), ProviderCapabilities(idempotent_launch=idempotent),
+        random.Random(0), SimClock(START), ProviderCapabilities(idempotent_launch=idempotent, gang_max=gang_max),
         keeps_its_word=not broken, faults=False, script=iter(history.calls),
     )  # fmt: skip
     daemon = Daemon(world, path, SMALL, POLICY)
-    daemon.journal.set_target(Target("h100", WANTED, spread=True), "said root", world.clock.now())
+    daemon.journal.set_target(Target("h100", WANTED, spread=not gang_max), "said root", world.clock.now())
     gaps = iter(history.gaps_s)
     for round_ in range(ROUNDS):
         if world.crashed or round_ in history.kills:
@@ -196,3 +196,15 @@ def test_of_a_cloud_that_keeps_its_word_there_is_never_one_too_many(
     history: History, paths: Iterator[Path], idempotent: bool
 ) -> None:
     asyncio.run(live(history, next(paths), idempotent=idempotent))
+
+
+@settings(max_examples=bounded(40, 3000), deadline=None)
+@given(history=histories)
+def test_nor_of_machines_that_are_ordered_together(history: History, paths: Iterator[Path]) -> None:
+    """One call for both: late, cut or killed as one, and listed one after the other."""
+    asyncio.run(live(history, next(paths), idempotent=True, gang_max=4))
+
+
+@pytest.mark.parametrize("first", ONCE_WRONG.values(), ids=ONCE_WRONG.keys())
+def test_a_history_that_once_went_wrong_for_a_gang(first: Called, paths: Iterator[Path]) -> None:
+    asyncio.run(live(History((first, first)), next(paths), idempotent=True, gang_max=4))

@@ -14,7 +14,7 @@ from meshd.config import TimingSettings
 from meshd.errors import JoinRefused
 from meshd.model.desired import Policy, Target
 from meshd.model.machine import Phase
-from meshd.provider_api import Instance, InstanceState, LaunchRequest, Offer, ProviderName
+from meshd.provider_api import Instance, InstanceState, Offer, ProviderName
 from tests.clocks import SimClock
 from tests.property import sim
 from tests.property.sim import OFFERS, SMALL, START, Answer, Called, Daemon, SimMachine, World
@@ -61,10 +61,10 @@ class Rigged(World):
     def fate(self, offer: Offer) -> Called:
         return Called(Answer.MADE, 0.0)
 
-    def _make(self, request: LaunchRequest, called: Called) -> SimMachine:
-        made = super()._make(request, called)
+    def _make(self, token: str, offer: Offer, called: Called) -> SimMachine:
+        made = super()._make(token, offer, called)
         made.boots, made.boot_s = True, 30.0
-        if self.bad.which(request.offer):
+        if self.bad.which(offer):
             made.boots, made.relayed = self.bad.joins or self.bad.relayed, self.bad.relayed
             made.dies_s = NEVER_S if self.bad.dies_after_s is None else made.born_s + self.bad.dies_after_s
         return made

@@ -61,3 +61,12 @@ async def test_so_does_every_one_whose_paths_are_often_relayed(batch: int, tmp_p
     for seed in range(batch * 5, batch * 5 + 5):
         about = Setting(relays=0.9, restless=0.03, idempotent=seed % 2 == 1)
         await live_through(11000 + seed, tmp_path, setting=about)
+
+
+@pytest.mark.parametrize("gang_max", [2, 6])
+@pytest.mark.parametrize("batch", range(bounded(2, 200)))
+async def test_so_does_every_one_whose_machines_are_ordered_together(batch: int, gang_max: int, tmp_path: Path) -> None:
+    """Calls for several machines, which are refused, cut, killed and late as one, and whose machines then part."""
+    about = Setting(MIXED, MIXED_OFFERS, spread=False, sells_out=True, idempotent=True, gang_max=gang_max)
+    for seed in range(batch * 5, batch * 5 + 5):
+        await live_through(13000 + seed, tmp_path, setting=about)

@@ -8,6 +8,7 @@ from typing import Any
 from . import facts, meshnet, munge, pod
 from .console import say
 from .errors import HeadUnreachable, MungeFault, NotPossible
+from .files import read_json
 from .gpu import open_devices
 from .headlink import HeadLink
 from .node import Node
@@ -40,10 +41,12 @@ def join(
         raise NotPossible("this machine has neither a join token nor a node token", "rent it again")
     if facts.missing_programs():
         _install(node, link, token, report)
-    body = {
+    body: dict[str, Any] = {
         "facts": facts.gather(node.paths, link.clock_skew_s, systemd=node.systemd, tun=node.tun),
         "munge_key": munge.digest_of(node.paths.munge_key),
     }
+    if instance_id := str(read_json(node.paths.join_file).get("instance_id", "")):
+        body["facts"]["instance_id"] = instance_id  # all machines of a gang have one join token
     answer = link.call("POST", "/v1/join", token, body, JOIN_TIMEOUT_S)
     try:
         sent = answer["munge_key_b64"]

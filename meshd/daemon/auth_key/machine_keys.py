@@ -23,7 +23,7 @@ from meshd.daemon.controller import Controller
 from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.reporting import problem
 from meshd.errors import StoreError, TailnetError
-from meshd.model.machine import Machine
+from meshd.model.machine import Machine, Phase
 from meshd.runtime.clock import Clock
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.machine_keys import OpenKeys
@@ -86,10 +86,10 @@ class MachineKeys(Controller):
         return self._store.kept(key.name, "own") is not None
 
     async def for_launch(self, machine: Machine, join_token_ttl_s: float) -> KeptKey:
-        """The key for a machine's user data: the same one each time.
+        """The key for a machine's user data, or for that of its gang: the same one each time.
 
         Args:
-            machine: as the journal has it.
+            machine: as the journal has it, with the gang of the create call.
             join_token_ttl_s: how long after its request the machine may join.
 
         Raises:
@@ -98,6 +98,8 @@ class MachineKeys(Controller):
         """
         end = machine.created_at + timedelta(seconds=join_token_ttl_s)
         left_s = max((end - self._clock.now()).total_seconds(), 0.0)
+        if machine.gang:
+            return await self._key(m.gang_key_owner(machine.gang), m.GANG, left_s + m.MARGIN_S)
         return await self._key(machine.name, m.LAUNCH, left_s + m.MARGIN_S)
 
     async def for_login(self, machine: str, attempt: str) -> KeptKey:
@@ -165,7 +167,8 @@ class MachineKeys(Controller):
         self._forgotten.discard(key.name)
         if before is not None:
             await self._revoke(before)
-        kept = await self._minter.single(key.description, tags, int(lifetime_s))
+        mint = self._minter.several if purpose == m.GANG else self._minter.single
+        kept = await mint(key.description, tags, int(lifetime_s))
         self._store.keep(key.name, "own", kept)
         self._open.put(m.minted(key, kept.id, kept.expires, kept.sha256))
         return kept
@@ -207,8 +210,10 @@ class MachineKeys(Controller):
             needed, why = s.secret_needed(key, machine, spares), s.why_end(key, machine, spares)
         else:
             logging_in = logs_in(self._rotations.last(), key.machine, key.purpose)
-            needed = m.secret_needed(key, phase, logging_in=logging_in)
-            why = m.why_end(key, phase, logging_in=logging_in)
+            phases = self._phases_of_gang(key.machine) if key.purpose == m.GANG else [phase]
+            needed = any(m.secret_needed(key, one, logging_in=logging_in) for one in phases)
+            whys = [m.why_end(key, one, logging_in=logging_in) for one in phases]
+            why = whys[0] if all(whys) else ""
         if not needed and key.name not in self._forgotten:
             self._store.forget(key.name)
             self._forgotten.add(key.name)
@@ -222,6 +227,11 @@ class MachineKeys(Controller):
             return
         self._open.close(key, why, now)
         self._forgotten.discard(key.name)
+
+    def _phases_of_gang(self, owner: str) -> list[Phase | None]:
+        """Of all machines that may still join with a gang's key; [None] when there are none."""
+        alive = self._machine_store.journal.machines()
+        return [one.phase for one in alive if one.gang and m.gang_key_owner(one.gang) == owner] or [None]
 
     async def _ended(self, key: m.MachineKey) -> m.MachineKey | None:
         """Revoke what was minted for a record. Returns the new record, or None when nothing can be left."""
@@ -239,7 +249,7 @@ class MachineKeys(Controller):
             raise TailnetError("there is no longer a credential for the tailnet's API")
         if key.unclear:
             others = {one.id for one in self._open.all() if one.id and one.name != key.name}
-            await self._minter.revoke_described(key.description, but=others, single=True)
+            await self._minter.revoke_described(key.description, but=others, single=key.purpose != m.GANG)
         if key.id:
             await self._api.revoke_key(key.id)
 

@@ -21,7 +21,7 @@ from meshd.errors import IllegalMove, StoreError
 from meshd.model.desired import Desired
 from meshd.model.machine import Machine, Phase, without_future
 from meshd.model.observed import Fresh, Snapshot
-from meshd.model.plan import Plan, RecordDevice, RecordFitness, RecordPublished, Step
+from meshd.model.plan import Plan, RecordDevice, RecordFitness, RecordPublished, RequestMachine, Step
 from meshd.plan.planner import plan
 from meshd.provider_api import InstanceState
 from meshd.runtime.clock import Clock
@@ -163,8 +163,11 @@ class MachineController(Controller):
             with self._machine_store.journal.together():
                 for step in notes:
                     self._begin_one(step)
+        requests = [step for step in decided.steps if isinstance(step, RequestMachine)]
+        if requests:
+            self._executor.request(requests)
         for other in decided.steps:
-            if not isinstance(other, NOTES):
+            if not isinstance(other, (*NOTES, RequestMachine)):
                 self._begin_one(other)
 
     def _begin_one(self, step: Step) -> None:

@@ -11,6 +11,9 @@ from meshd.plan.failure_rules import QUOTA_S, Scope, Wait, rule_of
 
 RETRY_TRANSIENT_S = 10.0
 BLOCK_AUTH_S = 120.0
+PARTS_AFTER_S = 30.0
+"""Until then other offers are asked for the whole gang of a target. Afterwards this one is asked for its machines one
+by one (meshd/plan/gang_orders.py)."""
 
 
 class Cooldowns:
@@ -20,8 +23,14 @@ class Cooldowns:
         self._machine_store = machine_store
         self._live = live
 
-    def refused(self, machine: Machine, error: ProviderError) -> Cooldown:
-        """After a create call that was refused: what is not asked again for a while."""
+    def refused(self, machine: Machine, error: ProviderError, *, parts: bool = False) -> Cooldown:
+        """After a create call that was refused: what is not asked again for a while.
+
+        Args:
+            machine: the machine, or one of the gang.
+            error: the refusal.
+            parts: it was refused for several machines, and a part of them would do.
+        """
         machine_store, timing, words = self._machine_store, self._live.settings.timing, error.vendor_text
         offer, provider = CooldownKey.of_offer(machine.offer), CooldownKey.of_provider(machine.provider)
         most_s = timing.no_capacity_cooldown_max_s
@@ -29,6 +38,9 @@ class Cooldowns:
             case RateLimited() | Transient():
                 wait_s = error.retry_after_s or RETRY_TRANSIENT_S
                 return machine_store.paused(provider, wait_s, words, fault=isinstance(error, Transient))
+            case NoCapacity() | NotFound() | QuotaExceeded() if parts:
+                wait_s = min(PARTS_AFTER_S, timing.no_capacity_cooldown_s)
+                return machine_store.refused(offer, wait_s, most_s, words)
             case NoCapacity() | NotFound():
                 return machine_store.refused(offer, timing.no_capacity_cooldown_s, most_s, words)
             case QuotaExceeded():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -70,7 +70,6 @@ class Executor:
             at_once_most=self._at_once_most,
         )
         self._handlers: dict[type[p.Step], Callable[[Any], Awaitable[None]]] = {
-            p.RequestMachine: cloud.request,
             p.Launch: cloud.launch,
             p.Adopt: cloud.adopt,
             p.Terminate: cloud.terminate,
@@ -103,7 +102,7 @@ class Executor:
     @property
     def in_flight(self) -> int:
         """How many steps are under way, or wait for their turn with a cloud."""
-        return len(self._tasks) + len(self._launches)
+        return len(set(self._tasks.values())) + len(self._launches)
 
     @property
     def problems(self) -> dict[str, str]:
@@ -134,14 +133,20 @@ class Executor:
                 self._machine_store.change(
                     step.subject, EventKind.REMOVE, step.reason, removal=step.removal, reason=step.reason
                 )
+            case p.RequestMachine():
+                self.request([step])
             case p.Launch():
                 self._launches.add(step)
             case _:
                 self._start(step)
 
+    def request(self, steps: Sequence[p.RequestMachine]) -> None:
+        """Write new machines down. Raises StoreError as `begin` does."""
+        self._cloud.request(steps)
+
     def _start(self, step: p.Step) -> None:
         task = asyncio.create_task(self._carry_out(step), name=f"{step.action} {step.subject}")
-        self._tasks[step.subject] = task
+        self._tasks.update(dict.fromkeys(_subjects(step), task))
         task.add_done_callback(partial(self._ended, step))
 
     def _move(self, step: p.Move) -> None:
@@ -179,8 +184,9 @@ class Executor:
         except MeshdError as error:
             self._failed(step, error)
         else:
-            self._pauses.pop(step.subject, None)
-            self._problems.pop(step.subject, None)
+            for subject in _subjects(step):
+                self._pauses.pop(subject, None)
+                self._problems.pop(subject, None)
             if isinstance(step, p.TerminateOrphan):  # no record keeps the time at which it was asked for
                 self._pauses[step.subject] = (0, self._clock.monotonic_s() + ORPHAN_AGAIN_S)
 
@@ -199,15 +205,17 @@ class Executor:
     def _failed(self, step: p.Step, error: BaseException) -> None:
         failures = self._pauses.get(step.subject, (0, 0.0))[0] + 1
         pause_s = backoff_s(failures, RETRY_FIRST_S, RETRY_MAX_S)
-        self._pauses[step.subject] = (failures, self._clock.monotonic_s() + pause_s)
         text = f"{step.action}: {error}"
         if self._problems.get(step.subject) != text:
             log.warning("step_failed", step=step.action, subject=step.subject, reason=str(error), again_in_s=pause_s)
-        self._problems[step.subject] = text
+        for subject in _subjects(step):
+            self._pauses[subject] = (failures, self._clock.monotonic_s() + pause_s)
+            self._problems[subject] = text
 
     def _ended(self, step: p.Step, task: asyncio.Task[None]) -> None:
         """Free the subject. Log a fault of our own, and pause the subject as after any other failure."""
-        self._tasks.pop(step.subject, None)
+        for subject in _subjects(step):
+            self._tasks.pop(subject, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("step_broke", step=task.get_name(), exc_info=error)
             self._failed(step, error)
@@ -219,7 +227,12 @@ class Executor:
         """Let the steps in flight end, for at most `grace_s` seconds; the journal knows about the rest."""
         self._launches.close()
         if self._tasks:
-            await asyncio.wait(list(self._tasks.values()), timeout=grace_s)
-        for task in list(self._tasks.values()):
+            await asyncio.wait(set(self._tasks.values()), timeout=grace_s)
+        for task in set(self._tasks.values()):
             task.cancel()
-        await asyncio.gather(*list(self._tasks.values()), return_exceptions=True)
+        await asyncio.gather(*set(self._tasks.values()), return_exceptions=True)
+
+
+def _subjects(step: p.Step) -> tuple[str, ...]:
+    """What is busy while the step is under way."""
+    return step.machines if isinstance(step, p.Launch) else (step.subject,)

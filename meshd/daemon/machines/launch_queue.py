@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import Launch
@@ -88,17 +88,17 @@ class LaunchQueue:
         self._begun: dict[str, _Lane] = {}
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return sum(len(lane.waiting) for lane in self._lanes.values())
 
     def add(self, step: Launch) -> None:
         """Begin an order, or have it wait for its turn. One that waits already is not added again."""
         machine = self._machine(step.subject)
-        if machine is None or step.subject in self._waiting:
+        if machine is None or self._waiting.intersection(step.machines):
             return
         rate = self._rates.of_launch(machine)
         lane = self._lanes.setdefault(id(rate), _Lane(machine.provider, rate))
         lane.waiting.append(step)
-        self._waiting.add(step.subject)
+        self._waiting.update(step.machines)
         self._let_go(lane)
 
     def ended(self, subject: str) -> None:
@@ -122,9 +122,8 @@ class LaunchQueue:
     def _let_go(self, lane: _Lane) -> None:
         """Begin all orders whose turn it is."""
         while lane.waiting:
-            step = lane.waiting[0]
-            machine = self._machine(step.subject)
-            if machine is None or machine.phase not in ORDERED or not self._free(step.subject):
+            step = self._left(lane.waiting[0])
+            if step is None:
                 self._drop(lane)  # taken back while it waited, or found: what is next is planned again
                 continue
             in_flight = sum(x.in_flight for x in self._lanes.values() if x.provider == lane.provider)
@@ -141,8 +140,17 @@ class LaunchQueue:
             self._begun[step.subject] = lane
             self._begin(step)
 
+    def _left(self, step: Launch) -> Launch | None:
+        """The order for those of its machines that are still to be ordered; None when there are none."""
+        machines = {name: self._machine(name) for name in step.machines}
+        if not all(self._free(name) for name in machines):
+            return None
+        left = [name for name, machine in machines.items() if machine is not None and machine.phase in ORDERED]
+        phases = {machine.phase for name, machine in machines.items() if machine is not None and name in left}
+        return replace(step, subject=left[0], others=tuple(left[1:])) if len(phases) == 1 else None
+
     def _drop(self, lane: _Lane) -> None:
-        self._waiting.discard(lane.waiting.popleft().subject)
+        self._waiting.difference_update(lane.waiting.popleft().machines)
 
     def _later(self, lane: _Lane, wait_s: float) -> None:
         if lane.timer is None or lane.timer.done():

@@ -10,8 +10,9 @@ from meshd.daemon.controller import Wakes
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.machine_store import MachineStore
-from meshd.daemon.machines.cloud_steps import CloudSteps, UserDataSource
+from meshd.daemon.machines.cloud_steps import CloudSteps
 from meshd.daemon.machines.controller import MachineController
+from meshd.daemon.machines.create_calls import UserDataSource
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.node_steps import Agents, Devices, NodeSteps, SlurmControl
 from meshd.daemon.machines.policies import Policies

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from meshd.api.node_commands import Command
 from meshd.api.node_schema import JoinAnswer, Needs, PollIn, key_b64
-from meshd.bootstrap.tokens import JoinTicket, NodeCaller
+from meshd.bootstrap.tokens import JoinTicket, NodeCaller, check_instance
 from meshd.codes import EventKind, JoinCode
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.live_settings import LiveSettings
@@ -140,6 +140,7 @@ class NodeService:
         self._node_settings = node_settings
         self._agent_spoke = agent_spoke
         self._promises = promises
+        self._known_gangs: tuple[int, frozenset[str]] = (-1, frozenset())
         self.head = head
 
     async def whois(self, ip: str) -> TailnetPeer | None:
@@ -150,7 +151,26 @@ class NodeService:
         """The ticket of a machine that may still join."""
         name = self._tokens.whose_join(token_hash, self._node_tokens.generations())
         machine = self._machine_store.journal.machine(name) if name else None
-        if machine is None or machine.phase not in MAY_JOIN:
+        if machine is not None and not machine.gang:
+            return self._ticket(machine, token_hash)
+        gang = self._tokens.whose_gang(token_hash, self._gangs())
+        return JoinTicket("", token_hash, self._machine_store.now(), gang=gang) if gang else None
+
+    async def ticket_in_gang(self, ticket: JoinTicket, peer: TailnetPeer) -> JoinTicket:
+        """The ticket of the gang's machine with this device's name."""
+        machine = self._machine_store.journal.machine(peer.hostname)
+        found = self._ticket(machine, ticket.token_hash) if machine and machine.gang == ticket.gang else None
+        if found is None:
+            raise JoinRefused(
+                f"this token was made for the machines {ticket.gang}, and the caller is "
+                f"{peer.hostname or 'without a name'}",
+                "each machine of a gang calls itself as the cloud's metadata service says",
+                code=JoinCode.OTHER_MACHINE,
+            )
+        return found
+
+    def _ticket(self, machine: Machine, token_hash: str) -> JoinTicket | None:
+        if machine.phase not in MAY_JOIN:
             return None
         return JoinTicket(
             machine=machine.name,
@@ -159,6 +179,15 @@ class NodeService:
             bound_to=self._join_token_store.device(machine.name),
             closed=self._closed(machine),
         )
+
+    def _gangs(self) -> frozenset[str]:
+        """The gangs of all machines that are alive; the same object while nothing has changed."""
+        revision = self._machine_store.journal.revision
+        if self._known_gangs[0] != revision:
+            gangs = frozenset(m.gang for m in self._machine_store.journal.machines() if m.gang)
+            kept = self._known_gangs[1] if self._known_gangs[1] == gangs else gangs
+            self._known_gangs = (revision, kept)
+        return self._known_gangs[1]
 
     def _closed(self, machine: Machine) -> bool:
         """A second look beside the journal's own word, so that a key can never go to a node with users on it."""
@@ -183,7 +212,10 @@ class NodeService:
         try:
             self._devices.check(machine, peer)
         except JoinRefused as error:
-            await self._refused(machine, error)
+            if self._machine_store.get(machine).gang:  # another machine of the gang may have sent its token
+                self._refusals.note(machine, error, self._machine_store.now())
+            else:
+                await self._refused(machine, error)
             raise
         record = self._machine_store.get(machine)
         if record.head_reached_at is not None:
@@ -215,6 +247,8 @@ class NodeService:
     async def join(self, machine: str, peer: TailnetPeer, facts: NodeFacts) -> JoinAnswer:
         """Accept or refuse a machine."""
         record = self._machine_store.get(machine)
+        if record.gang:
+            self._check_instance(record, facts)
         await self._admit(record, peer, facts)
         bound = self._join_token_store.bind(machine, peer.id, self._machine_store.now())
         if bound != peer.id:
@@ -229,6 +263,14 @@ class NodeService:
             )
         accept_join(self._machine_store, record, peer, facts, self._live.settings.slurm.memory_fraction)
         return self._answer(record, peer, key_b64(self._munge_key.keys.for_joining().get_secret_value()))
+
+    def _check_instance(self, record: Machine, facts: NodeFacts) -> None:
+        try:
+            check_instance(record.name, record.instance_id, facts.instance_id)
+        except JoinRefused as error:
+            if error.code is JoinCode.OTHER_INSTANCE:
+                self._refusals.note(record.name, error, self._machine_store.now())
+            raise
 
     async def rejoin(self, caller: NodeCaller, peer: TailnetPeer, facts: NodeFacts, munge_key: str) -> JoinAnswer:
         """Accept a machine again; it gets the munge key only when it has another one."""

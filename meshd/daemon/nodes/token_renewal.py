@@ -106,6 +106,9 @@ class NodeTokenController(Controller):
         """Have the machine's tokens blanked, also those that were given out before meshd's start."""
         now = self.generation(machine)
         self._tokens.keep_out_of_texts(machine, {now, now + 1, self._log.of(machine).wanted})
+        record = self._machine_store.journal.machine(machine)
+        if record is not None and record.gang:
+            self._tokens.join_token(record.gang)
 
     def generations(self) -> dict[str, int]:
         """Of all machines that are alive; the same object while nothing has changed."""

@@ -43,6 +43,8 @@ class MachineTokens:
         self._hashes: dict[str, tuple[str, ...]] = {}
         self._join_hashes: dict[str, str] = {}
         self._node_hashes: dict[str, tuple[str, int]] = {}
+        self._given_gangs: Collection[str] = ()
+        self._gang_hashes: dict[str, str] = {}
 
     @classmethod
     def at(cls, path: Path) -> MachineTokens:
@@ -65,7 +67,7 @@ class MachineTokens:
         return cls(secret, path.with_name(path.name + GENERATIONS))
 
     def join_token(self, machine: str) -> SecretStr:
-        """What the machine joins with."""
+        """What the machine joins with. For the id of a gang: what each of its machines joins with."""
         return _shown_never(self._join(machine))
 
     def node_token(self, machine: str, generation: int = 0) -> SecretStr:
@@ -82,6 +84,18 @@ class MachineTokens:
         """The machine whose join token has this hash; None when it is none's. Arguments as `whose_node`."""
         self._learn(generations)
         return self._join_hashes.get(token_hash)
+
+    def whose_gang(self, token_hash: str, gangs: Collection[str]) -> str:
+        """The gang whose join token has this hash; "" when it is none's.
+
+        Args:
+            token_hash: of what a caller showed.
+            gangs: the ids of those that have machines; the same object while nothing has changed.
+        """
+        if gangs is not self._given_gangs:
+            self._gang_hashes = {hash_token(self._join(gang)): gang for gang in gangs}
+            self._given_gangs = gangs
+        return self._gang_hashes.get(token_hash, "")
 
     def whose_node(self, token_hash: str, generations: Mapping[str, int]) -> tuple[str, int] | None:
         """The machine whose node token has this hash, and the token's generation; None when it is none's.

@@ -9,7 +9,7 @@ from meshd.bootstrap.stage1 import Stage1, render
 from meshd.daemon.auth_key.machine_keys import MachineKeys
 from meshd.daemon.auth_key.ports import KeyPorts
 from meshd.daemon.live_settings import LiveSettings
-from meshd.daemon.machines.cloud_steps import UserData
+from meshd.daemon.machines.create_calls import UserData
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.observe.source import Observed
 from meshd.errors import TailnetError
@@ -48,7 +48,7 @@ class UserDataMaker:
         self._providers = providers
 
     async def user_data(self, machine: Machine) -> UserData:
-        """Stage 1 for this machine."""
+        """Stage 1 for this machine, or for all machines of its gang."""
         settings, seen = self._live.settings, self._tailnet.current
         if not isinstance(seen, Fresh) or not seen.value.self_tailnet_ip:
             raise TailnetError("the head is not on the tailnet itself: run `tailscale up` on it")
@@ -61,11 +61,12 @@ class UserDataMaker:
         capabilities = self._providers[machine.provider].capabilities
         text = render(
             Stage1(
-                machine=machine.name,
+                machine="" if machine.gang else machine.name,
+                gang=machine.gang,
                 heads=(settings.node_api.address or seen.value.self_tailnet_ip,),
                 port=settings.node_api.port,
                 auth_key=auth_key,
-                join_token=self._tokens.join_token(machine.name),
+                join_token=self._tokens.join_token(machine.gang or machine.name),
                 agent_sha256=agent_sha256(),
                 login_server=settings.tailnet.login_server,
                 accept_dns=settings.tailnet.accept_dns,
@@ -73,7 +74,7 @@ class UserDataMaker:
                 dead_man_s=settings.timing.dead_man_s,
                 power_off=capabilities.ends_itself,
             ),
-            stage1_template(systemd=capabilities.systemd),
+            stage1_template(systemd=capabilities.systemd, gang=bool(machine.gang)),
         )
         return UserData(text, sha256_of(auth_key), own)
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from meshd.config import ProviderSettings
 from meshd.daemon.machine_store import MachineStore
-from meshd.daemon.machines.cloud_steps import UserData
+from meshd.daemon.machines.create_calls import UserData
 from meshd.daemon.machines.wiring import build as build_machines
 from meshd.daemon.observe.agent_reports import NodeReports
 from meshd.errors import NotFound, SlurmError
 from meshd.model.desired import Desired, Policy, Pool
 from meshd.model.machine import Machine
 from meshd.model.observed import SlurmNode, SlurmView, Snapshot
-from meshd.provider_api import Instance, InstanceId, InstanceState, LaunchRequest, ProviderCapabilities
+from meshd.provider_api import GangRequest, Instance, InstanceId, InstanceState, LaunchRequest, ProviderCapabilities
 from meshd.store.journal import Journal
 from tests.clocks import HandClock
 from tests.live import live_settings
@@ -55,6 +55,24 @@ class Cloud:
     def _raise(self) -> None:
         if self.errors:
             raise self.errors.pop(0)
+
+
+class GangCloud(Cloud):
+    """A cloud that rents gangs."""
+
+    capabilities = ProviderCapabilities(idempotent_launch=True, gang_max=500)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gangs: list[GangRequest] = []
+
+    async def launch_gang(self, request: GangRequest) -> Sequence[Instance]:
+        self.gangs.append(request)
+        self._raise()
+        return [
+            Instance(AWS, InstanceId(f"i-{token}"), token, InstanceState.BOOTING, "r1", "g.1")
+            for token in request.tokens
+        ]
 
 
 class Slurm:

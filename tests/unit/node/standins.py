@@ -134,6 +134,9 @@ class MemoryHandlers:
     async def machine_for_join(self, token_hash: str) -> JoinTicket | None:
         return self.tickets.get(token_hash)
 
+    async def ticket_in_gang(self, ticket: JoinTicket, peer: TailnetPeer) -> JoinTicket:
+        raise JoinRefused(f"{peer.hostname} has the join token of {ticket.gang}", "nothing here has a gang")
+
     async def check_device(self, machine: str, peer: TailnetPeer) -> None:
         if peer.id in self.others_devices:
             raise JoinRefused(f"{machine} shows the tailnet device of another", "make the image anew")

@@ -17,7 +17,7 @@ from meshd.codes import FaultCode
 from meshd.config import File, Settings, parse, read
 from meshd.daemon.head_api.offers import offers_view
 from meshd.daemon.machines import desired_state as wanted
-from meshd.daemon.machines.cloud_steps import UserData
+from meshd.daemon.machines.create_calls import UserData
 from meshd.daemon.providers.report import check
 from meshd.errors import ConfigError
 from meshd.model import plan as p
