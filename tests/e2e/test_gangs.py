@@ -51,6 +51,8 @@ async def test_a_gang_on_ec2(lab: Lab, figure: Callable[[str], None]) -> None:
 async def test_a_gang_on_gce(booted: Lab, lab: Lab, figure: Callable[[str], None]) -> None:
     async with booted.enabled("gce") as cluster:
         await one_call_makes_four(cluster, "gce", figure, "--provider", "gce")
+        await cluster.scale(0)
+        assert cluster.alive("gce") == []
 
 
 async def test_a_gang_with_a_lost_answer_is_made_once(lab: Lab) -> None:
