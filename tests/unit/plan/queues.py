@@ -10,7 +10,7 @@ from typing import Any
 from meshd.model import plan as p
 from meshd.model.budget import Budget
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
-from meshd.model.desired import Desired, Pool, Promise, Target
+from meshd.model.desired import Desired, Policy, Pool, Promise, Target
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Unavailable
 from meshd.plan.planner import plan
@@ -78,8 +78,8 @@ def decided(
     seen = snapshot(**{**whole, **parts})
     targets = {} if gpus is None else {"h100": Target("h100", gpus, **(target or {}))}
     desired = Desired(
-        "lab", {"h100": pool}, targets, cooldowns=cooldowns or {}, expired_cooldowns=expired or {},
-        budget=budget or Budget(),
+        "lab", {"h100": pool}, targets, Policy(gang_max={"aws": 500, "gce": 1000}), cooldowns=cooldowns or {},
+        expired_cooldowns=expired or {}, budget=budget or Budget(),
     )  # fmt: skip
     return plan(desired, machines, seen, NOW)
 

@@ -78,7 +78,7 @@ async def test_why_nothing_is_rented(room: HeadRoom) -> None:
     assert "2 GPUs of the pool missing, and nothing is rented for it: no new machines" in await why("h100-2")
     assert "3 machines failed" in await why("h100")
     room.journal.lift_cooldowns([CooldownKey("pool:h100")])
-    assert await why("h100-2") == f"a machine is about to be rented for it: {OFFER.key}"
+    assert f"is about to be asked for {OFFER.key}" in await why("h100-2"), "the tick has written the machine down"
     await room.settle()
 
 
