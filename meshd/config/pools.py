@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from meshd.config.models import PoolSettings, Settings
+from meshd.model.budget import ALL
 from meshd.model.desired import Pool
 from meshd.plan.promise import Fixed
 from meshd.plan.provider_capabilities import rents_pods
@@ -57,6 +58,7 @@ def pool_of(
         min_gpus=pool.min_gpus,
         idle_timeout_s=pool.idle_timeout_s,
         prices_since=prices_since,
+        budgeted=bool(settings.budgets.keys() & {ALL, name}),
         replace_unfit=pool.replace_unfit,
         spread=pool.spread,
         pod_providers=pods,

@@ -98,8 +98,11 @@ class Charge:
 
 
 def cost_micros(micros_per_hour: int, seconds: float) -> int:
-    """The cost of so many seconds, rounded up to a millionth of a USD."""
-    return -(-micros_per_hour * round(seconds * MICROS) // (3600 * MICROS))
+    """The cost of so many seconds, rounded down to a millionth of a USD, as the ledger does.
+
+    So machines that fit into what is left do not exceed it by their rounding, and are not withdrawn again.
+    """
+    return micros_per_hour * round(seconds * MICROS) // (3600 * MICROS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ class Pool:
         pod_providers: the providers that rent pods.
         with_spot: those of its providers that have spot offers; None when that is not known.
         prices_since: under a limit in USD, offers with an older price are not rented; None: any age will do.
+        budgeted: the budget over all pools or that of this one has a limit.
         replace_unfit: give up an unfit node that has no job, and rent another one.
         from_queue: its free slots are CLOUD nodes, and meshd rents a machine for each slot that Slurm powers up.
         spread: the nodes of one job may be of several providers and regions. False: all are in one place.
@@ -71,6 +72,7 @@ class Pool:
     min_gpus: int = 0
     idle_timeout_s: float | None = None
     prices_since: datetime | None = None
+    budgeted: bool = False
     replace_unfit: bool = True
     from_queue: bool = False
     spread: bool = False

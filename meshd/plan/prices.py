@@ -29,7 +29,7 @@ def has_budget(pool: Pool, target: Target | None) -> bool:
     """Whether somebody has set a limit in USD on what the pool rents."""
     limits = [pool.max_usd_per_gpu_hour, pool.max_usd_per_hour]
     limits += [target.max_usd_per_gpu_hour, target.max_usd_per_hour] if target is not None else []
-    return any(limit is not None for limit in limits)
+    return pool.budgeted or any(limit is not None for limit in limits)
 
 
 def too_old(offer: Offer, pool: Pool, target: Target | None) -> str:

@@ -77,6 +77,16 @@ def test_a_limit_in_the_middle_of_a_scale_up() -> None:
     assert "2026-04-01 at 00:00 UTC" in found.warnings[0].reason
 
 
+def test_machines_that_fit_exactly_are_not_withdrawn_again() -> None:
+    """Three of a third of a USD each fit into one USD, whatever the rounding."""
+    limits = {"": BudgetLimits(usd_per_day=1.0)}
+    assert len(rents(decided(budget(limits), {"h100": 8}))) == 3
+    waiting = [machine(Phase.REQUESTED, index=i, created_at=ago(10)) for i in (1, 2, 3)]
+    found = decided(budget(limits, *waiting), {"h100": 8}, *waiting)
+    assert [step.subject for step in found.steps] == [m.name for m in waiting]
+    assert {type(step) for step in found.steps} == {p.Launch}
+
+
 def test_what_a_provider_bills_at_least_is_kept_back() -> None:
     limits = {"": BudgetLimits(usd_per_day=3.0)}
     assert len(rents(decided(budget(limits), {"h100": 8}))) == 8
