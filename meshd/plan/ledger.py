@@ -94,6 +94,18 @@ def spent(lives: Iterable[Life], now: datetime) -> dict[str, Spent]:
     return {scope: Spent(*found) for scope, found in sums.items()}
 
 
+def added(one: Mapping[str, Spent], other: Mapping[str, Spent]) -> dict[str, Spent]:
+    """Both sums together."""
+    none = Spent()
+    return {
+        scope: Spent(
+            one.get(scope, none).day + other.get(scope, none).day,
+            one.get(scope, none).month + other.get(scope, none).month,
+        )
+        for scope in {**one, **other}
+    }
+
+
 def budget_of(
     limits: Mapping[str, BudgetLimits],
     sums: Mapping[str, Spent],

@@ -17,7 +17,7 @@ from meshd.model.budget import Period, Spent
 from meshd.model.ledger import JobUse, Life
 from meshd.model.machine import Machine
 from meshd.plaintext import plain
-from meshd.plan.ledger import Rounding, lives_of, spent
+from meshd.plan.ledger import Rounding, added, lives_of, spent
 from meshd.store.journal import Journal
 
 KEPT = timedelta(days=400)
@@ -47,6 +47,8 @@ class Ledger:
         """Of machines that are alive, or were in this month: what the sums of the budget need."""
         self._ended: dict[tuple[str, str], int] | None = None
         """What lives that are over have cost, by pool and provider; None: to be summed up again."""
+        self._over: tuple[datetime, dict[str, Spent]] | None = None
+        """What lives that are over have cost in a day and its month; None: to be summed up again."""
         self._month = Period.MONTH.since(now())
         self._load()
         self._catch_up()
@@ -71,7 +73,12 @@ class Ledger:
         if Period.MONTH.since(now) != self._month:
             self._month = Period.MONTH.since(now)
             self._load()
-        return spent((life for lives in self._lives.values() for life in lives), now)
+        day = Period.DAY.since(now)
+        if self._over is None or self._over[0] != day:
+            over = [life for lives in self._lives.values() for life in lives if life.until is not None]
+            self._over = day, spent(over, now)
+        alive = [life for lives in self._lives.values() for life in lives[-1:] if life.until is None]
+        return added(self._over[1], spent(alive, now))
 
     def known_since(self) -> datetime | None:
         """When the ledger begins: the first life in it; None when it is empty."""
@@ -200,7 +207,7 @@ class Ledger:
 
     def _load(self) -> None:
         """Into memory: what is alive, or was in this month."""
-        self._lives = {}
+        self._lives, self._over = {}, None
         early = _number(self._month - timedelta(hours=1))
         rows = self._journal.rows(
             "SELECT * FROM lives WHERE machine IN "
@@ -244,7 +251,7 @@ class Ledger:
 
     def _keep(self, machine: str, lives: tuple[Life, ...]) -> None:
         if lives != self._lives.get(machine):
-            self._ended = None
+            self._ended = self._over = None
         if lives:
             self._lives[machine] = lives
         else:
