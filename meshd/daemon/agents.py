@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from meshd.api.node_commands import Command, CommandQueue
@@ -34,6 +34,8 @@ class AgentQueues:
         self._offered_sections: dict[str, dict[str, tuple[str, float]]] = {}
         self.roster: dict[str, str] = {}
         self.roster_version = 0
+        self._has_roster: dict[str, int] = {}
+        self._named_since: dict[str, int] = {}
 
     def of(self, machine: str) -> CommandQueue:
         """The machine's queue."""
@@ -79,9 +81,12 @@ class AgentQueues:
             del self._queues[name]
             self._offered.pop(name, None)
             self._offered_sections.pop(name, None)
+            self._has_roster.pop(name, None)
         if roster == self.roster:
             return
-        self.roster, self.roster_version = dict(roster), self.roster_version + 1
+        before, self.roster, self.roster_version = self.roster, dict(roster), self.roster_version + 1
+        new = {slot: self.roster_version for slot, address in roster.items() if before.get(slot) != address}
+        self._named_since = {**{slot: at for slot, at in self._named_since.items() if slot in roster}, **new}
         for name in joined:
             self.of(name).put("roster", {"roster": self.roster, "version": self.roster_version})
 
@@ -91,6 +96,7 @@ class AgentQueues:
 
     def offer_roster(self, machine: str, has_version: int, now_s: float) -> None:
         """Send the roster to an agent that tells another version, at most every ROSTER_AGAIN_S seconds."""
+        self._has_roster[machine] = has_version
         if has_version == self.roster_version:
             self._offered.pop(machine, None)
             return
@@ -98,6 +104,11 @@ class AgentQueues:
         if version != self.roster_version or now_s >= at_s + ROSTER_AGAIN_S:
             self._offered[machine] = (self.roster_version, now_s)
             self.of(machine).put("roster", {"roster": self.roster, "version": self.roster_version})
+
+    def knows(self, machine: str, slots: Iterable[str]) -> bool:
+        """Whether the agent told that it has a roster with these slots at their present addresses."""
+        needs = max((self._named_since.get(slot, self.roster_version + 1) for slot in slots), default=0)
+        return needs <= self._has_roster.get(machine, -1) <= self.roster_version
 
     def offer_section(self, machine: str, section: Section, now_s: float) -> None:
         """Send a section that the agent does not hold, at most every SECTION_AGAIN_S seconds."""

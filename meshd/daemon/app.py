@@ -52,6 +52,7 @@ from meshd.daemon.reporting import Report
 from meshd.daemon.service_status import ServiceStatus
 from meshd.daemon.slurm.controller import SlurmFilesController
 from meshd.daemon.slurm.slots import SlotController
+from meshd.daemon.slurm.wiring import build_head_programs
 from meshd.daemon.waiting import WaitingJobs
 from meshd.obs.metrics import Metrics
 from meshd.plan.ledger import rounding_of
@@ -186,10 +187,12 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         pod_limits(providers),
     )  # fmt: skip
     prices = build_prices(providers, ports.price_files, sources, live, journal, desired, clock)
+    head_programs = build_head_programs(live, journal, agents, sources.slurm, ports.slurm, clock)
     controllers: list[Controller] = [
         promises, machines.controller, slurm_files, slots, roster, head_exports, accounts, node_settings,
         nodes.node_tokens, auth_key.controller,
         auth_key.machine_keys, auth_key.spares, munge_key.controller, prices.controller, logs, lag,
+        *head_programs.controllers,
     ]  # fmt: skip
     uses = JobUses(ledger, ports.job_records, ports.slurm, clock, copy)
     controllers.append(uses)
@@ -198,7 +201,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     report = Report(
         live, SourceReporter(snapshot, journal, slurm_ping), NodeReporter(live, store, nodes, desired, snapshot, keys),
         head_key, guards, prices.service, BudgetReporter(desired, snapshot, clock), *controllers,
-        MlflowReporter(lambda: live.settings.mlflow, lambda: tailnet.head_tailnet_ip),
+        head_programs.reporter, MlflowReporter(lambda: live.settings.mlflow, lambda: tailnet.head_tailnet_ip),
     )  # fmt: skip
     reloaded = (sources, auth_key.controller, accounts, node_settings)
     head = build_head_api(

@@ -15,6 +15,7 @@ from meshd.model.observed import SlurmNode, SlurmReservation, SlurmView
 from meshd.runtime.run import Runner
 from meshd.slurm.capabilities import SlurmCapabilities, SlurmVersion, capabilities, parse_version
 from meshd.slurm.changes import SlurmChanges
+from meshd.slurm.head_programs import prolog_timeout_s, starts_at_once
 from meshd.slurm.power_saving import PowerSaving, power_saving
 from meshd.slurm.show import (
     JOB_FORMAT,
@@ -175,6 +176,22 @@ class SlurmClient(SlurmChanges):
         if self._power is None or now_s - self._power[0] >= POWER_SAVING_S:
             self._power = now_s, power_saving(await self._call(["scontrol", "show", "config"]))
         return self._power[1]
+
+    async def starts_at_once(self) -> bool:
+        """Whether a job starts as soon as its nodes are up: slurmctld has meshd's PrologSlurmctld.
+
+        Raises:
+            SlurmError: slurmctld does not answer.
+        """
+        return starts_at_once(await self._call(["scontrol", "show", "config"]))
+
+    async def prolog_timeout_s(self) -> float | None:
+        """After how long slurmctld ends a PrologSlurmctld; None: never.
+
+        Raises:
+            SlurmError: slurmctld does not answer.
+        """
+        return prolog_timeout_s(await self._call(["scontrol", "show", "config"]))
 
     async def nodes(self) -> dict[str, SlurmNode]:
         """The nodes, by name.

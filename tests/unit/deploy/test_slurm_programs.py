@@ -129,6 +129,16 @@ def test_a_prolog_waits_until_meshd_opens_the_other_side(run_dir: Path) -> None:
     assert gates(run_dir) == []
 
 
+def test_a_task_of_an_array_has_the_name_that_squeue_shows(run_dir: Path) -> None:
+    path = program("prolog-slurmctld", run_dir)
+    with bell(run_dir):
+        process = job(path, SLURM_ARRAY_JOB_ID="5", SLURM_ARRAY_TASK_ID="12")
+        until(lambda: bool(gates(run_dir)))
+        assert gates(run_dir)[0].name == f"5_12.{process.pid}"
+        until(lambda: release(run_dir))
+        assert process.wait(10) == 0
+
+
 def test_a_prolog_says_again_what_it_waits_for(run_dir: Path) -> None:
     """A meshd that has been started meanwhile learns it."""
     path = program("prolog-slurmctld", run_dir, look_s=1)

@@ -1,0 +1,225 @@
+"""Lets a job start as soon as its nodes are up: ends its PrologSlurmctld, which waits at a FIFO.
+
+slurmctld itself looks only every 30 s whether the nodes of a job are up. What waits is seen by the FIFOs that are
+there, so a restart of meshd or slurmctld meanwhile ends well.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from meshd.daemon.agents import AgentQueues
+from meshd.daemon.controller import Controller
+from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.observe.source import Observed
+from meshd.errors import SlurmError
+from meshd.model.ids import slot_index
+from meshd.model.machine import IN_SLURM, Machine, Phase
+from meshd.model.observed import Fresh, SlurmView
+from meshd.plan.job_start import Starts, WaitingJob, all_up, nodes_of, why_start
+from meshd.runtime.clock import Clock
+from meshd.slurm.show import hostlist
+from meshd.store.journal import Journal
+
+log = structlog.get_logger(__name__)
+
+DIRECTORY = "prolog"
+WAITING_MAX = 10_000
+LOOK_S = 0.1
+SILENT_S = 30.0
+"""A prolog tells every 5 s that it waits. One that was killed leaves its FIFO."""
+LIMIT_S = 3600.0
+"""ResumeTimeout: then Slurm gives the job's nodes up."""
+TIMEOUT_MARGIN_S = 10.0
+ASK_TIMEOUT_AFTER_S = 5.0
+"""A job on nodes that are up must not wait for an answer of slurmctld."""
+TIMEOUT_KEPT_S = 300.0
+
+_NAME = re.compile(r"(\d{1,10}(?:_\d{1,10})?)\.\d{1,10}")
+_LONG_IN_SLURM = frozenset({Phase.READY, Phase.DRAINING})
+
+
+class PrologSlurm(Protocol):
+    """Slurm's setting that bounds a prolog."""
+
+    async def prolog_timeout_s(self) -> float | None:
+        """See SlurmClient."""
+        ...
+
+
+@dataclass(slots=True)
+class _Gate:
+    since: datetime
+    heard_s: float
+    nodes: tuple[str, ...] = ()
+    up_since: datetime | None = None
+    starts: Starts | None = None
+    hurried: bool = False
+
+
+class PrologGate(Controller):
+    """Looks at what waits, and ends what may.
+
+    Args:
+        directory: meshd's runtime directory.
+        live: the settings, for the names of slots.
+        journal: the machines.
+        agents: know which names their machines have.
+        slurm: what Slurm said last.
+        hurry: has Slurm read now.
+        client: asks slurmctld how long a prolog may take.
+        clock: time.
+        user_id: who owns the FIFOs: SlurmUser, as which meshd runs too.
+    """
+
+    name = "prolog_gate"
+
+    def __init__(
+        self,
+        directory: Path,
+        live: LiveSettings,
+        journal: Journal,
+        agents: AgentQueues,
+        slurm: Observed[SlurmView],
+        hurry: Callable[[], None],
+        client: PrologSlurm,
+        clock: Clock,
+        user_id: int | None = None,
+    ) -> None:
+        super().__init__(clock)
+        self._user_id = os.getuid() if user_id is None else user_id
+        self._directory = directory / DIRECTORY
+        self._live, self._journal, self._agents = live, journal, agents
+        self._slurm, self._hurry, self._client = slurm, hurry, client
+        self._gates: dict[str, _Gate] = {}
+        self._limit_s = LIMIT_S
+        self._limit_asked_s: float | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait."""
+        return len(self._gates)
+
+    def heard(self, lines: Sequence[str]) -> None:
+        """Take what prologs told: `JOB.PID NODES`, every few seconds. A line of another form counts for nothing."""
+        for line in lines:
+            name, _, nodes = line.partition(" ")
+            if _NAME.fullmatch(name) and (name in self._gates or len(self._gates) < WAITING_MAX):
+                gate = self._gates.setdefault(name, _Gate(self._clock.now(), 0.0))
+                gate.heard_s = self._clock.monotonic_s()
+                with suppress(SlurmError):
+                    gate.nodes = gate.nodes or (hostlist(nodes) if nodes else ())
+        self.wake()
+
+    async def reconcile(self) -> float | None:
+        """End the prologs whose jobs may start. Raises SlurmError where the directory cannot be read."""
+        self._look_at_directory()
+        if not self._gates:
+            return None
+        machines: dict[str, Machine] = {
+            one.slot: one for one in self._journal.machines() if one.phase in IN_SLURM and not one.left_slurm
+        }
+        new = False
+        for name, gate in list(self._gates.items()):
+            new |= self._try(name, gate, machines)
+        if new:
+            self._hurry()
+        await self._read_limit()
+        return LOOK_S if self._gates else None
+
+    def _look_at_directory(self) -> None:
+        try:
+            self._directory.mkdir(mode=0o700, exist_ok=True)
+            with os.scandir(self._directory) as entries:
+                there = {entry.name for entry in islice(entries, WAITING_MAX) if _is_gate(entry, self._user_id)}
+        except OSError as error:
+            raise SlurmError(f"{self._directory} cannot be used: {error.strerror}") from error
+        now, now_s = self._clock.now(), self._clock.monotonic_s()
+        for name in there - self._gates.keys():
+            self._gates[name] = _Gate(now, now_s)
+        for name in self._gates.keys() - there:
+            del self._gates[name]
+        for name, gate in list(self._gates.items()):
+            if now_s - gate.heard_s >= SILENT_S:
+                self._remove(name)
+
+    def _try(self, name: str, gate: _Gate, machines: Mapping[str, Machine]) -> bool:
+        """Let one start if it may; True when Slurm should be read for it."""
+        match = _NAME.fullmatch(name)
+        assert match
+        now, seen = self._clock.now(), self._slurm.current
+        waiting = WaitingJob(match[1], gate.nodes, gate.since, gate.up_since, timedelta(seconds=self._limit_s))
+
+        def is_ready(slot: str) -> bool:
+            return slot in machines and machines[slot].phase in _LONG_IN_SLURM
+
+        def know_each_other(slots: Sequence[str]) -> bool:
+            named = {slot for slot in slots if slot in machines}
+            return all(self._agents.knows(machines[slot].name, named - {slot}) for slot in named)
+
+        if gate.starts is None:
+            gate.starts = why_start(
+                waiting, seen, now, is_slot=self._is_slot, is_ready=is_ready, know_each_other=know_each_other
+            )
+        if gate.starts is None:
+            slots = [node for node in nodes_of(waiting, seen) if self._is_slot(node)]
+            if gate.up_since is None and slots and isinstance(seen, Fresh) and all_up(slots, seen.value):
+                gate.up_since = now
+            hurry, gate.hurried = not gate.hurried, True
+            return hurry
+        if self._open(name):
+            log.debug("job_starts", job=waiting.job, why=gate.starts, waited_s=(now - gate.since).total_seconds())
+        return False
+
+    def _open(self, name: str) -> bool:
+        """Open the other side; False while the prolog is just between two looks."""
+        path = self._directory / name
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False  # it comes again, or is silent from now on
+        self._remove(name)
+        os.close(fd)
+        return True
+
+    def _remove(self, name: str) -> None:
+        with suppress(OSError):
+            (self._directory / name).unlink()
+        self._gates.pop(name, None)
+
+    def _is_slot(self, node: str) -> bool:
+        return any(slot_index(pool, node) is not None for pool in self._live.settings.pools)
+
+    async def _read_limit(self) -> None:
+        """Read how long slurmctld lets a prolog run, while one has waited for some time."""
+        now, now_s = self._clock.now(), self._clock.monotonic_s()
+        if self._limit_asked_s is not None and now_s - self._limit_asked_s < TIMEOUT_KEPT_S:
+            return
+        if all((now - gate.since).total_seconds() < ASK_TIMEOUT_AFTER_S for gate in self._gates.values()):
+            return
+        self._limit_asked_s = now_s
+        with suppress(SlurmError):
+            timeout_s = await self._client.prolog_timeout_s()
+            self._limit_s = LIMIT_S if timeout_s is None else min(LIMIT_S, max(0.0, timeout_s - TIMEOUT_MARGIN_S))
+
+
+def _is_gate(entry: os.DirEntry[str], user_id: int) -> bool:
+    """A FIFO of SlurmUser, with such a name."""
+    if not _NAME.fullmatch(entry.name):
+        return False
+    try:
+        found = entry.stat(follow_symlinks=False)
+    except OSError:
+        return False
+    return stat.S_ISFIFO(found.st_mode) and found.st_uid == user_id

@@ -1,0 +1,45 @@
+"""Builds the parts that belong to the programs that slurmctld runs on the head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshd.daemon.agents import AgentQueues
+from meshd.daemon.controller import Controller
+from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.observe.source import Source
+from meshd.daemon.slurm.bell import Bell
+from meshd.daemon.slurm.power_saving_report import PowerSavingReporter
+from meshd.daemon.slurm.prolog_gate import PrologGate
+from meshd.model.observed import SlurmView
+from meshd.runtime.clock import Clock
+from meshd.slurm.client import SlurmClient
+from meshd.store.journal import Journal
+
+
+@dataclass(frozen=True, slots=True)
+class HeadProgramParts:
+    """The parts.
+
+    Attributes:
+        controllers: hear the programs, and let jobs start.
+        reporter: reports whether Slurm has the settings, and whether meshd is heard.
+    """
+
+    controllers: tuple[Controller, ...]
+    reporter: PowerSavingReporter
+
+
+def build_head_programs(
+    live: LiveSettings,
+    journal: Journal,
+    agents: AgentQueues,
+    slurm: Source[SlurmView],
+    client: SlurmClient,
+    clock: Clock,
+) -> HeadProgramParts:
+    """Build the parts. For the arguments see PrologGate."""
+    directory = live.settings.cluster.socket.parent
+    gate = PrologGate(directory, live, journal, agents, slurm, slurm.hurry, client, clock)
+    bell = Bell(directory, slurm.hurry, gate.heard, clock)
+    return HeadProgramParts((bell, gate), PowerSavingReporter(live, slurm, client, bell.path))
