@@ -74,7 +74,7 @@ def summary_of(plan: Plan, machines: Sequence[Machine]) -> PlanSummary:
 
 def overshoot_gpus(plan: Plan, machines: Sequence[Machine], desired: Desired) -> int:
     """How many GPUs beyond their targets the pools that rent would have; machines for a pool without GPUs."""
-    renting = {step.pool for step in plan.steps if isinstance(step, RequestMachine)}
+    renting = {step.pool for step in plan.steps if isinstance(step, RequestMachine) and not step.by_queue}
     kept = {step.subject for step in plan.steps if isinstance(step, CancelRemoval)}
     leaving = {step.subject for step in plan.steps if isinstance(step, Remove)}
     total = 0

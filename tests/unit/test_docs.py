@@ -16,7 +16,7 @@ from pydantic_core import PydanticUndefined
 
 from meshd.api.node_schema import Verb
 from meshd.cli.main import COMMANDS, cli
-from meshd.codes import CheckName, EventKind, FaultCode, JoinCode, ProblemCode, RefusalCode, WarningCode
+from meshd.codes import CheckName, DemandCode, EventKind, FaultCode, JoinCode, ProblemCode, RefusalCode, WarningCode
 from meshd.config import PoolSettings, ProviderSettings, Settings, ShareSettings
 from meshd.contract.faults import FaultKind
 from meshd.daemon.live_settings import RELOADABLE
@@ -100,6 +100,7 @@ def test_every_setting_of_the_adapters_is_described(heading: str, model: type[Ad
     [
         ("Problems", ProblemCode),
         ("Warnings of a plan", WarningCode),
+        ("Demand that cannot be had", DemandCode),
         ("Rules of an offer", OfferRule),
         ("Checks", CheckName),
         ("Events", EventKind),
