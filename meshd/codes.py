@@ -258,6 +258,7 @@ class EventKind(StrEnum):
     SLURMD_RESTARTED = "slurmd_restarted"
     UNDRAINED = "undrained"
     REBOOT = "reboot"
+    SPOT_NOTICE = "spot_notice"
     LOGIN = "login"
     DEVICE = "device"
     COPY = "copy"

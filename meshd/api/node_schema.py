@@ -246,6 +246,19 @@ class FaultIn(_FromAgent):
     detail: Annotated[str, Field(max_length=400), _Words] = ""
 
 
+class SpotNoticeIn(_FromAgent):
+    """A notice of the machine's cloud.
+
+    Attributes:
+        kind: "preempted", "maintenance" (its host stops) or "rebalance" (it may be preempted soon); a newer agent may
+            know others.
+        ends_in_s: seconds from now to the machine's end; None where the cloud tells no time.
+    """
+
+    kind: _Code
+    ends_in_s: Annotated[float, Field(ge=-86400, le=86400)] | None = None
+
+
 class PollIn(_FromAgent):
     """POST /v1/poll.
 
@@ -262,6 +275,7 @@ class PollIn(_FromAgent):
         hold_s: the agent wants an answer within this many seconds; None: the head's own.
         sections: its node settings, by section; None from an agent that is older than they are.
         faults: what the sections find wrong.
+        spot_notices: those of its cloud that it reads now; None where it reads none, or could not read them yet.
     """
 
     phase: Annotated[str, Field(max_length=40, pattern=r"^[a-z_]*$")] = ""
@@ -276,6 +290,7 @@ class PollIn(_FromAgent):
     hold_s: Annotated[float, Field(ge=0, le=600)] | None = None
     sections: Annotated[dict[_Code, SectionIn], Field(max_length=16)] | None = None
     faults: Annotated[tuple[FaultIn, ...], Field(max_length=16)] = ()
+    spot_notices: Annotated[tuple[SpotNoticeIn, ...], Field(max_length=8)] | None = None
     heartbeat: HeartbeatIn = HeartbeatIn()
     results: Annotated[tuple[ResultIn, ...], Field(max_length=256)] = ()
 
@@ -313,6 +328,7 @@ class JoinAnswer(_FromHead):
         packages: apt packages to install where missing, besides slurmd and munge.
         slurmd_args: further arguments, e.g. ("-b",) in containers.
         slurmd_wanted: slurmd has been started on this machine: an agent that lost its state starts it again.
+        spot_cloud: the cloud whose notices the agent reads, since this is a spot machine of it; "" for none.
         sections: its node settings, by section: `{"digest": ..., "value": ...}`, so that it applies them while munge is
             being proved. Later changes come by the verb `section`.
     """
@@ -333,6 +349,7 @@ class JoinAnswer(_FromHead):
     dead_man_s: float = 3600.0
     slurmd_args: tuple[str, ...] = ()
     slurmd_wanted: bool = False
+    spot_cloud: str = ""
     sections: dict[str, dict[str, Any]] = {}
 
 

@@ -204,6 +204,7 @@ class Machine:
         drained_at: drained its node.
         agent_asked_at: asked its agent for a heartbeat.
         cloud_asked_at: asked its cloud for it by name.
+        jobs_signalled_at: told the jobs on it that its cloud takes it back.
         terminate_called_at: asked its cloud to end it.
         key_expiry_asked_at: asked the tailnet's API to disable the expiry of its node key.
 
@@ -268,6 +269,7 @@ class Machine:
     slurmd_start_ordered_at: datetime | None = None
     slurmd_restarted_at: datetime | None = None
     drained_at: datetime | None = None
+    jobs_signalled_at: datetime | None = None
     agent_asked_at: datetime | None = None
     cloud_asked_at: datetime | None = None
     terminate_called_at: datetime | None = None
@@ -324,8 +326,8 @@ class Machine:
 _NOT_IN_FUTURE = (
     "phase_since", "created_at", "launch_called_at", "heartbeat_at", "launched_at", "ready_at", "unfit_since",
     "create_repeated_at", "create_unclear_at", "slurmd_start_ordered_at", "slurmd_restarted_at", "drained_at",
-    "agent_asked_at", "cloud_asked_at", "terminate_called_at", "key_expiry_asked_at", "head_reached_at",
-    "cloud_confirmed_at", "device_gone_since", "rebooting_since", "unreadable_since",
+    "jobs_signalled_at", "agent_asked_at", "cloud_asked_at", "terminate_called_at", "key_expiry_asked_at",
+    "head_reached_at", "cloud_confirmed_at", "device_gone_since", "rebooting_since", "unreadable_since",
 )  # fmt: skip
 
 

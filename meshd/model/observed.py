@@ -39,6 +39,7 @@ class AgentReport:
         peer_paths: its paths to other nodes of its pool; None from an agent that measures none.
         sections: how far it is with its node settings, by section; None from an agent that is older than they are.
         faults: what its sections find wrong.
+        spot_notices: the kinds of its cloud's notices, e.g. "preempted".
     """
 
     at: datetime
@@ -57,6 +58,7 @@ class AgentReport:
     peer_paths: PeerPaths | None = None
     sections: Mapping[str, ReportedSection] | None = None
     faults: tuple[NodeFault, ...] = ()
+    spot_notices: tuple[str, ...] = ()
 
 
 T_co = TypeVar("T_co", covariant=True)

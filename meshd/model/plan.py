@@ -197,6 +197,22 @@ class Drain(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class SignalJobs(Step):
+    """Send each of these batch jobs the signal that it asked for with `--signal`: its machine ends soon."""
+
+    slot: str
+    jobs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueJobs(Step):
+    """Put these batch jobs back into the queue: their machine ends soon."""
+
+    slot: str
+    jobs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Leave(Step):
     """Take the node out of Slurm: stop slurmd if the agent answers, and set the node DOWN.
 

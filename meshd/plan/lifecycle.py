@@ -16,13 +16,18 @@ from meshd.plan import arriving, leaving, unclear_launch
 from meshd.plan.leaving import ended_step, fail
 from meshd.plan.liveness import contradiction, dead, patience_s, to_be_asked
 from meshd.plan.plan_input import PlanInput
+from meshd.plan.preemption import noticed
 from meshd.plan.repair import repair
 from meshd.provider_api import InstanceState
 
 
 def next_step(machine: Machine, given: PlanInput) -> Step | None:
     """The step that this machine needs now; None when it needs none or has to wait."""
-    return _BY_PHASE[machine.phase](machine, given) or _ask(machine, given) or _device(machine, given)
+    step = _BY_PHASE[machine.phase](machine, given)
+    if machine.phase in {Phase.CONFIGURING, Phase.TESTING} or (step is None and machine.phase is Phase.DRAINING):
+        # It is not worth starting; or its jobs are waited for, and its cloud does not wait.
+        step = noticed(machine, given) or step
+    return step or _ask(machine, given) or _device(machine, given)
 
 
 def contradiction_warning(machine: Machine, given: PlanInput) -> Warn | None:
@@ -74,6 +79,8 @@ def _ready(machine: Machine, given: PlanInput) -> Step | None:
             f"silent for over {patience_s(machine, given):g} s{why}, and Slurm does not reach it either",
             FailureCause.UNKNOWN,
         )
+    if machine.preempted_at is not None:
+        return noticed(machine, given)
     return (
         arriving.published(machine, given)
         or _device(machine, given)

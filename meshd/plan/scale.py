@@ -29,8 +29,11 @@ _EARLIEST_FIRST = (
 
 
 def supply(machines: Sequence[Machine]) -> list[Machine]:
-    """The machines that count towards a target: those that work or are on their way, and stay."""
-    return [m for m in machines if m.phase in COUNTS_AS_SUPPLY and not m.removal and not m.failure]
+    """The machines that count towards a target: those that work or are on their way, and stay.
+
+    One that its cloud takes back soon does not count, so another is rented while it still runs.
+    """
+    return [m for m in machines if m.phase in COUNTS_AS_SUPPLY and not (m.removal or m.failure or m.preempted_at)]
 
 
 def supply_gpus(machines: Sequence[Machine]) -> int:
@@ -158,6 +161,8 @@ def removals_to_cancel(
 
 
 def _can_stay(machine: Machine, given: PlanInput) -> bool:
+    if machine.preempted_at is not None:
+        return False
     if machine.phase is Phase.DRAINING:
         node = given.slurm.nodes.get(machine.slot) if given.slurm else None
         off = node is not None and node.cloud and node.leaves_power

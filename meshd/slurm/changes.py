@@ -10,6 +10,7 @@ from ClusterShell.NodeSet import NodeSet
 
 from meshd.errors import SlurmError
 from meshd.slurm.capabilities import SlurmCapabilities
+from meshd.slurm.job_signal import signal_in
 from meshd.slurm.show import parse_nodes
 
 NODES_A_CALL = 1000
@@ -136,6 +137,20 @@ class SlurmChanges(ABC):
             SlurmError: Slurm refused: the job has ended, or is none that may be requeued.
         """
         await self._call(["scontrol", "requeue", _checked(_JOB, job)])
+
+    async def send_own_signal(self, job: str) -> str:
+        """Send a batch job the signal that its script asks for before its end; its name, "" where it asks for none.
+
+        Raises:
+            SlurmError: Slurm refused, or the job has ended.
+        """
+        script = await self._call(["scontrol", "write", "batch_script", _checked(_JOB, job), "-"])
+        found = signal_in(script)
+        if found is None:
+            return ""
+        to = ["--batch"] if found.batch_only else []
+        await self._call(["scancel", *to, f"--signal={found.name}", job])
+        return found.name
 
     async def update_job(
         self, job: str, *, wait_s: float | None = None, admin_comment: str | None = None, requeue: bool | None = None

@@ -323,6 +323,12 @@ class World:
         node = self.nodes[slot]
         self.nodes[slot] = replace(node, states=frozenset({"DOWN"}) | (node.states & {"DRAIN"}), reason=reason)
 
+    async def send_own_signal(self, job: str) -> str:
+        raise Violation(f"job {job} got a signal, and no cloud takes its machine back")
+
+    async def requeue(self, job: str) -> None:
+        raise Violation(f"job {job} was requeued, and no cloud takes its machine back")
+
     # -- the agents -----------------------------------------------------------------------------------------------
 
     async def command(self, machine: str, verb: str, args: object, timeout_s: float) -> str:

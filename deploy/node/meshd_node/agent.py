@@ -19,6 +19,7 @@ from .headlink import HeadLink
 from .join import configure, join
 from .login_watch import LoginWatch
 from .node import Node
+from .notices import NoticeWatch
 from .path_watch import PathWatch
 from .processes import look
 from .tools import run
@@ -93,6 +94,7 @@ class Agent:
         self._metadata = MetadataGuard(node)
         self._login = LoginWatch(node, moved=lambda _old, _new: link.cut())
         self._path_watch = PathWatch(node)
+        self._notices = NoticeWatch(node, moved=link.interrupt)
         node.clock_skew_s = lambda: link.clock_skew_s(SKEW_SAMPLES)
 
     def run(self) -> int:
@@ -103,6 +105,7 @@ class Agent:
         self._login.start()
         self._metadata.start()
         self._path_watch.start()
+        self._notices.start()
         self._node.sections.start(moved=self._link.interrupt)
         try:
             return self._serve()
@@ -165,7 +168,7 @@ class Agent:
         node = self._node
         notices = self._login.notices()
         node.check_names()
-        sections = node.sections.version
+        told = (node.sections.version, self._notices.version)
         body = {
             "phase": phase or self._phase(),
             "munge_ok": self._configured,
@@ -178,6 +181,7 @@ class Agent:
             "lacks": node.slurm_local.lacks,
             "sections": node.sections.report(),
             "faults": node.sections.faults(),
+            "spot_notices": self._notices.report(),
             "hold_s": hold_s,
             "heartbeat": {
                 **heartbeat.take(node.paths, node.load, node.systemd),
@@ -188,7 +192,7 @@ class Agent:
         try:
             answer = self._link.call(
                 "POST", "/v1/poll", node.state.node_token, body, hold_s + POLL_SLACK_S,
-                outdated=None if phase else lambda: node.sections.version != sections,
+                outdated=None if phase else lambda: (node.sections.version, self._notices.version) != told,
             )  # fmt: skip
         except Interrupted:
             return  # the head was there; the next poll tells the news

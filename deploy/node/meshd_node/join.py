@@ -123,6 +123,7 @@ def _take(node: Node, answer: dict[str, Any]) -> None:
     state.poll_hold_s = float(answer.get("poll_hold_s") or state.poll_hold_s)
     state.dead_man_s = float(answer.get("dead_man_s") or 0.0)
     state.roster_version = int(answer.get("roster_version") or 0)
+    state.spot_cloud = str(answer.get("spot_cloud") or "")
     state.left = False
     state.slurmd_wanted = state.slurmd_wanted or answer.get("slurmd_wanted") is True
 

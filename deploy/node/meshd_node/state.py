@@ -22,6 +22,7 @@ class State:
     node_token: the token for calls to the head; saved in its own file.
     address: this machine's tailnet address, as the head sees it.
     slurm_settings: settings in force at the head that a machine's kernel may not allow: see `slurm_local`.
+    spot_cloud: the cloud whose notices are read, since this is a spot machine of it; "" for no notices.
     slurmd_wanted: the head has sent start_slurmd; the agent starts slurmd by itself after a reboot.
     done: results of the last commands, by id, so that a command delivered twice runs once.
     """
@@ -40,6 +41,7 @@ class State:
     poll_hold_s: float = 25.0
     dead_man_s: float = 3600.0
     roster_version: int = 0
+    spot_cloud: str = ""
     slurmd_wanted: bool = False
     left: bool = False
     done: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -80,6 +80,8 @@ class Executor:
             p.MarkReady: nodes.mark_ready,
             p.CancelRemoval: nodes.cancel_removal,
             p.Drain: nodes.drain,
+            p.SignalJobs: nodes.preemption.signal,
+            p.RequeueJobs: nodes.preemption.requeue,
             p.Leave: nodes.leave,
             p.RemoveDevice: nodes.remove_device,
             p.DisableKeyExpiry: nodes.disable_key_expiry,

@@ -12,6 +12,7 @@ from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machine_logs import HEARD_LATELY, MachineLogs
 from meshd.daemon.machine_store import MachineStore
+from meshd.daemon.machines.preemption_steps import PreemptionSteps
 from meshd.daemon.machines.repair_steps import NodeRepairs
 from meshd.errors import MeshdError, TailnetError
 from meshd.model.cooldown import TRIED_ALONE, scopes
@@ -57,6 +58,14 @@ class SlurmControl(Protocol):
 
     async def set_node_addrs(self, addrs: Mapping[str, str]) -> None:
         """Where slurmctld reaches these nodes from now on. Raises SlurmError."""
+        ...
+
+    async def send_own_signal(self, job: str) -> str:
+        """Send a job the signal that it asks for; its name, "" for none. Raises SlurmError."""
+        ...
+
+    async def requeue(self, job: str) -> None:
+        """Put a job back into the queue. Raises SlurmError."""
         ...
 
 
@@ -111,6 +120,7 @@ class NodeSteps:
         self._wait_until_quiet = wait_until_quiet
         self._logs = logs
         self.repairs = NodeRepairs(machine_store, slurm, agents, live)
+        self.preemption = PreemptionSteps(machine_store, slurm)
 
     async def start_slurmd(self, step: StartSlurmd) -> None:
         """Have slurmd started; the machine is then tested."""

@@ -17,8 +17,10 @@ from meshd.codes import EventKind, JoinCode
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machine_store import MachineStore
+from meshd.daemon.machines.cooldowns import Cooldowns
 from meshd.daemon.machines.node_steps import NodeSteps
 from meshd.daemon.munge_key.controller import MungeKeyController
+from meshd.daemon.nodes import spot_notices
 from meshd.daemon.nodes.admission import accept_join, check_join
 from meshd.daemon.nodes.devices import MachineDevices
 from meshd.daemon.nodes.join_token_watch import JoinTokenWatch
@@ -124,6 +126,7 @@ class NodeService:
     ) -> None:
         self._live = live
         self._machine_store = machine_store
+        self._cooldowns = Cooldowns(machine_store, live)
         self._join_token_store = JoinTokens(machine_store.journal)
         self._tokens = tokens
         self._node_tokens = node_tokens
@@ -318,6 +321,7 @@ class NodeService:
             poll_hold_s=head.poll_hold_s, slurmd_wanted=record.slurmd_started and not record.left_slurm,
             # Powering off where that does not end the bill helps nobody.
             dead_man_s=self._live.settings.timing.dead_man_s if self._ends_itself(record.provider) else 0.0,
+            spot_cloud=spot_notices.spot_cloud(record),
             sections=self._node_settings.for_join(self._machine_store.get(record.name)),
         )  # fmt: skip
 
@@ -402,7 +406,12 @@ class NodeService:
             text = f"jobs lack {lacking(report.lacks)} on it" if report.lacks else "jobs lack nothing on it"
             record = self._machine_store.node_change(machine, EventKind.LIMITS, text, lacks=report.lacks)
         self._machine_store.journal.note(replace(record, heartbeat_at=self._machine_store.now()))
-        self._reports.heard(record, report.heartbeat, self._machine_store.now(), report.sections, report.faults)
+        last = self._reports.current.get(machine)
+        record = spot_notices.take(self._machine_store, self._cooldowns, record, report, last)
+        self._reports.heard(
+            record, report.heartbeat, self._machine_store.now(), report.sections, report.faults,
+            spot_notices.kinds(report),
+        )  # fmt: skip
         ended = self._agents.settle(machine, report.results)
         self._munge_key.note_report(machine, report.model_copy(update={"results": tuple(ended)}))
         self._agent_spoke(machine)

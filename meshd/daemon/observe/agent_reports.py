@@ -44,8 +44,9 @@ class NodeReports:
         at: datetime,
         sections: Mapping[str, SectionIn] | None = None,
         faults: Collection[FaultIn] = (),
+        spot_notices: tuple[str, ...] = (),
     ) -> None:
-        """Take in a heartbeat, and what the agent says of its node settings."""
+        """Take in a heartbeat, and what the agent says of its node settings and its cloud's notices."""
         last = self._reports.get(machine.name)
         fault = _gpu_fault(machine, heartbeat)
         head_path = _head_path(heartbeat.paths, at)
@@ -78,6 +79,7 @@ class NodeReports:
             peer_paths=_peer_paths(heartbeat.paths),
             sections=_sections(sections, last, at),
             faults=_faults(faults, last, at),
+            spot_notices=spot_notices,
         )
 
     def keep(self, alive: Collection[str]) -> None:

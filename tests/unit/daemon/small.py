@@ -120,6 +120,13 @@ class Slurm:
     async def set_node_addrs(self, addrs: Mapping[str, str]) -> None:
         self.orders.append(f"addr {' '.join(f'{slot}={address}' for slot, address in addrs.items())}")
 
+    async def send_own_signal(self, job: str) -> str:
+        self.orders.append(f"signal {job}")
+        return "USR1"
+
+    async def requeue(self, job: str) -> None:
+        self.orders.append(f"requeue {job}")
+
     def _states(self, slot: str, change: Callable[[frozenset[str]], frozenset[str]], reason: str) -> None:
         node = self.seen.nodes[slot]
         changed = replace(node, states=change(node.states), reason=reason)
