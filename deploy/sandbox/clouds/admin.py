@@ -41,6 +41,7 @@ class Admin:
                 web.get("/machines", self._machines),
                 web.post("/machines/{cloud}/{id}/die", self._die),
                 web.post("/machines/{cloud}/{id}/preempt", self._preempt),
+                web.post("/machines/{cloud}/{id}/notice", self._notice),
                 web.get("/costs", self._costs),
                 web.get("/faults", self._faults),
                 web.post("/faults", self._inject),
@@ -70,6 +71,11 @@ class Admin:
 
     async def _preempt(self, request: web.Request) -> web.Response:
         self._cloud(request.match_info["cloud"]).ledger.preempt(request.match_info["id"])
+        return web.json_response({})
+
+    async def _notice(self, request: web.Request) -> web.Response:
+        ledger = self._cloud(request.match_info["cloud"]).ledger
+        ledger.notice(request.match_info["id"], float((await request.json())["ends_in_s"]))
         return web.json_response({})
 
     async def _costs(self, request: web.Request) -> web.Response:

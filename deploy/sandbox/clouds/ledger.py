@@ -61,6 +61,8 @@ class RentedMachine:
     """One machine. `name` is the hypervisor's, unique among running machines; `token` is the owner's.
 
     `user_data` is what the create call gave the machine to run; for a pod, the same as its `args`.
+    `preempts_at` is when the cloud takes it back, as its notice says; `rebalance_at` when EC2 recommended another;
+    `host_stops`: GCE has announced that its host stops.
     """
 
     id: str
@@ -86,6 +88,9 @@ class RentedMachine:
     end_asked_at: datetime | None = None
     ended_at: datetime | None = None
     end: End | None = None
+    preempts_at: datetime | None = None
+    rebalance_at: datetime | None = None
+    host_stops: bool = False
 
     def cost_usd(self, now: datetime) -> float:
         """The cost since the launch, by the second."""
@@ -317,6 +322,19 @@ class Ledger:
                 machine.life, machine.end, machine.end_asked_at = Life.ENDING, End.PREEMPTED, self.now()
                 self._update(machine)
 
+    def notice(self, machine_id: str, ends_in_s: float) -> None:
+        """Give notice to a spot machine that it is preempted in so many seconds, and do that then.
+
+        Raises:
+            KeyError: the id is unknown.
+            ValueError: it is not a spot machine.
+        """
+        with self._lock:
+            machine = self._machines[machine_id]
+            if not machine.spot:
+                raise ValueError(f"{machine_id} is not a spot machine")
+            machine.preempts_at = self.now() + timedelta(seconds=ends_in_s)
+
     def stop(self, machine_id: str) -> None:
         """Switch a machine off, and remove what it has written. It stays, until it is started or ended.
 
@@ -366,7 +384,10 @@ class Ledger:
             return
         now = self.now()
         faults = machine.faults
-        if faults.dies_at is not None and now >= faults.dies_at:
+        if machine.preempts_at is not None and now >= machine.preempts_at:
+            self._end(machine, End.PREEMPTED)
+            machine.ended_at = machine.preempts_at
+        elif faults.dies_at is not None and now >= faults.dies_at:
             self._end(machine, End.DIED)
             machine.ended_at = faults.dies_at
         elif machine.address and not self._host.alive(machine.name):

@@ -3,11 +3,13 @@
 As in the real clouds, every process of a machine may read it. Version 2 of EC2's needs a token, which PUT gives to
 every caller; the answer to PUT travels only as many hops as the launch allows. Version 1 works unless the launch has
 `HttpTokens=required`. GCE needs a header. Facts: docs.aws.amazon.com/AWSEC2/latest/UserGuide/
-instancedata-data-retrieval.html, cloud.google.com/compute/docs/metadata/querying-metadata.
+instancedata-data-retrieval.html and spot-instance-termination-notices.html,
+cloud.google.com/compute/docs/metadata/querying-metadata and docs/instances/spot.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import socket
 from collections.abc import Mapping
@@ -22,6 +24,9 @@ TOKEN_HEADER = "X-aws-ec2-metadata-token"  # noqa: S105 - a header's name
 FLAVOR_HEADER = "Metadata-Flavor"
 TTL_MAX_S = 21600
 ATTRIBUTES = "/computeMetadata/v1/instance/attributes/"
+INSTANCE = "/computeMetadata/v1/instance/"
+HOLD_LOOK_S = 0.1
+HOLD_MAX_S = 600.0
 
 
 class MetadataService:
@@ -44,6 +49,9 @@ class MetadataService:
         app.router.add_get("/latest/meta-data/ami-launch-index", self._launch_index)
         app.router.add_get("/computeMetadata/v1/instance/name", self._name)
         app.router.add_get("/computeMetadata/v1/instance/zone", self._zone)
+        app.router.add_get("/latest/meta-data/spot/instance-action", self._instance_action)
+        app.router.add_get("/latest/meta-data/events/recommendations/rebalance", self._rebalance)
+        app.router.add_get(INSTANCE + "{name:preempted|maintenance-event}", self._value)
         app.router.add_get(ATTRIBUTES, self._attributes)
         app.router.add_get(ATTRIBUTES + "{key}", self._attribute)
         return app
@@ -75,6 +83,35 @@ class MetadataService:
     async def _zone(self, request: web.Request) -> web.StreamResponse:
         zone = self._flavored(request).zone
         return web.Response(text=f"projects/123456789012/zones/{zone}", headers={FLAVOR_HEADER: "Google"})
+
+    async def _instance_action(self, request: web.Request) -> web.StreamResponse:
+        at = self._allowed(request).preempts_at
+        if at is None:
+            raise web.HTTPNotFound
+        return web.json_response({"action": "terminate", "time": f"{at:%Y-%m-%dT%H:%M:%SZ}"})
+
+    async def _rebalance(self, request: web.Request) -> web.StreamResponse:
+        at = self._allowed(request).rebalance_at
+        if at is None:
+            raise web.HTTPNotFound
+        return web.json_response({"noticeTime": f"{at:%Y-%m-%dT%H:%M:%SZ}"})
+
+    async def _value(self, request: web.Request) -> web.StreamResponse:
+        """A value of GCE's; with `wait_for_change` the answer waits until its ETag is another than `last_etag`."""
+        machine, query = self._flavored(request), request.query
+        last, wait = query.get("last_etag", ""), query.get("wait_for_change") == "true"
+        left_s = min(float(query.get("timeout_sec", HOLD_MAX_S)), HOLD_MAX_S)
+        while True:
+            if request.match_info["name"] == "preempted":
+                text = "FALSE" if machine.preempts_at is None else "TRUE"
+            else:
+                text = "TERMINATE_ON_HOST_MAINTENANCE" if machine.host_stops else "NONE"
+            etag = text.encode().hex()[:16]
+            if not wait or last not in ("", etag) or left_s <= 0:
+                return web.Response(text=text, headers={FLAVOR_HEADER: "Google", "ETag": etag})
+            last = last or etag
+            left_s -= HOLD_LOOK_S
+            await asyncio.sleep(HOLD_LOOK_S)
 
     async def _attribute(self, request: web.Request) -> web.StreamResponse:
         machine = self._flavored(request)

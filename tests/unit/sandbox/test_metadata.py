@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from deploy.sandbox.clouds.host import Host
-from deploy.sandbox.clouds.ledger import Ledger, NewMachine, RentedMachine, Rules
+from deploy.sandbox.clouds.ledger import End, Ledger, NewMachine, RentedMachine, Rules
 from deploy.sandbox.clouds.metadata import ATTRIBUTES, FLAVOR_HEADER, TOKEN_HEADER, TTL_HEADER, MetadataService
 from deploy.sandbox.hypervisor import HollowHypervisor, MachineSpec
 from meshd.contract.faults import CallFaults
@@ -98,3 +100,33 @@ async def test_a_machine_of_a_cloud_without_the_service_and_a_stranger_see_nothi
     for index in (1, 3):
         assert (await clouds.ask(index, "GET", "/latest/user-data"))[0] == 404
         assert (await clouds.ask(index, "GET", f"{ATTRIBUTES}startup-script", **{FLAVOR_HEADER: "Google"}))[0] == 404
+
+
+async def test_a_notice_shows_as_the_clouds_show_it_and_then_the_machine_ends(clouds: Clouds) -> None:
+    """docs.aws.amazon.com: spot-instance-termination-notices; docs.cloud.google.com: instances/spot."""
+    ec2 = await clouds.machine("aws", 1, {"http_tokens": "required"})
+    gce = await clouds.machine("gce", 2, {})
+    ec2.spot = gce.spot = True
+    _, token = await clouds.ask(1, "PUT", "/latest/api/token", **{TTL_HEADER: "60"})
+    action, rebalance = "/latest/meta-data/spot/instance-action", "/latest/meta-data/events/recommendations/rebalance"
+    preempted, flavor = "/computeMetadata/v1/instance/preempted", {FLAVOR_HEADER: "Google"}
+    for path in (action, rebalance):
+        assert (await clouds.ask(1, "GET", path, **{TOKEN_HEADER: token}))[0] == 404
+        assert (await clouds.ask(1, "GET", path))[0] == 401
+    assert await clouds.ask(2, "GET", preempted, **flavor) == (200, "FALSE")
+    assert await clouds.ask(2, "GET", "/computeMetadata/v1/instance/maintenance-event", **flavor) == (200, "NONE")
+    waits = asyncio.create_task(clouds.ask(2, "GET", f"{preempted}?wait_for_change=true&timeout_sec=30", **flavor))
+    short = await clouds.ask(2, "GET", f"{preempted}?wait_for_change=true&timeout_sec=0", **flavor)
+    assert short == (200, "FALSE")
+    clouds.ledgers["aws"].notice(ec2.id, 120)
+    clouds.ledgers["gce"].notice(gce.id, 30)
+    assert await waits == (200, "TRUE")
+    status, text = await clouds.ask(1, "GET", action, **{TOKEN_HEADER: token})
+    assert (status, json.loads(text)["action"]) == (200, "terminate")
+    told = datetime.strptime(json.loads(text)["time"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    assert 100 < (told - datetime.now(UTC)).total_seconds() <= 120
+    clouds.ledgers["aws"].notice(ec2.id, 0)
+    assert [one.end for one in clouds.ledgers["aws"].everything()] == [End.PREEMPTED]
+    ec2.spot = False
+    with pytest.raises(ValueError, match="not a spot machine"):
+        clouds.ledgers["aws"].notice(ec2.id, 5)
