@@ -30,8 +30,11 @@ async def spot(lab: Lab) -> AsyncIterator[Lab]:
     text = text.replace('spot = "never"', 'spot = "only"').replace(
         "[providers.aws]\n", "[providers.aws]\nspot = true\n"
     )
-    assert await lab.write_settings(text) == 0
+    await lab.write_settings(text)
+    await lab.restart_meshd()  # for the change in providers
     yield lab
+    await lab.reset()
+    await lab.restart_meshd()
 
 
 def of_slot(lab: Lab, machine: str) -> RentedMachine:
