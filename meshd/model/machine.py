@@ -63,6 +63,8 @@ class UnfitReason(StrEnum):
     """A reservation for maintenance, or a reboot that somebody ordered."""
     SILENT = "silent"
     """Its agent's heartbeat is late."""
+    SPOT_NOTICE = "spot_notice"
+    """Its cloud has given notice that it takes the machine back."""
     SHARE_LOST = "share_lost"
     """A directory that it shares with other nodes is not there."""
     ACCOUNT_CLASH = "account_clash"

@@ -118,6 +118,9 @@ def unfit(machine: Machine, view: ClusterView) -> Unfit | None:
     late = silent(machine, view)
     if late is not None:
         return late
+    if machine.preempted_at is not None:
+        words = f"its cloud takes it back at {machine.preempted_at:%H:%M:%S} UTC"
+        return Unfit(UnfitReason.SPOT_NOTICE, words, machine.drained_at or view.now)
     reported = _reported(machine, view)
     if reported is not None:
         return reported

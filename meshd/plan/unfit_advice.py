@@ -28,6 +28,8 @@ def next_step(machine: Machine, found: Unfit, machines: Sequence[Machine], desir
         return _when_silent(machine, view)
     if found.why is UnfitReason.BY_MESHD:
         return "meshd lifts its drain when the agent no longer reports a fault"
+    if found.why is UnfitReason.SPOT_NOTICE:
+        return "meshd rents another machine, tells its jobs, and requeues those that allow it"
     parts = []
     if found.why in KEEPS_JOBS_OFF:
         parts.append("no new jobs start on it until the fault is gone")
@@ -86,6 +88,8 @@ def cure(machine: Machine, found: Unfit) -> str:
             return f"{look}; when the cause is gone, `meshctl undrain {slot}`; {give_back}"
         case UnfitReason.GPU_FAULT:
             return f"`nvidia-smi` and `dmesg` on the machine show more; {give_back}"
+        case UnfitReason.SPOT_NOTICE:
+            return f"`meshctl events {slot}` shows what is done for its jobs; docs/operations.md, Spot machines"
         case UnfitReason.SHARE_LOST:
             return f"see that the share's server answers; {look}"
         case UnfitReason.ACCOUNT_CLASH:

@@ -16,7 +16,7 @@ from meshd.plan.plan_input import ClusterView
 from meshd.plan.replace import STRIKES_TOLD
 from meshd.plan.unfit_advice import cure, next_step
 
-AT_ONCE = frozenset({UnfitReason.SILENT})
+AT_ONCE = frozenset({UnfitReason.SILENT, UnfitReason.SPOT_NOTICE})
 """Told without a grace: the time that makes it a verdict is one already."""
 
 

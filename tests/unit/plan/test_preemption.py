@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from meshd.model import plan as p
 from meshd.model.desired import Desired, Policy, Pool, Target
-from meshd.model.machine import FailureCause, Machine, Phase, Removal
+from meshd.model.machine import FailureCause, Machine, Phase, Removal, UnfitReason
 from meshd.model.observed import AgentReport, Fresh, SlurmJob, Snapshot, Unavailable
+from meshd.plan.fitness import is_ready, unfit
 from meshd.plan.lifecycle import next_step
 from meshd.plan.plan_input import PlanInput
 from meshd.plan.planner import plan
 from meshd.plan.preemption import NO_TIME_S, REQUEUE_BEFORE_S, SIGNAL_BEFORE_S, end_told
+from meshd.plan.replace import due_at
 from meshd.plan.scale import supply
 from tests.unit.worlds import NOW, ago, around, machine, node, slurm
 
@@ -29,7 +31,7 @@ def noticed(left_s: float = 120.0, phase: Phase = Phase.READY, **changes: Any) -
 
 
 def world(m: Machine, *states: str, jobs: tuple[SlurmJob, ...] = ()) -> Snapshot:
-    view = replace(slurm(node(m, *states)), jobs=jobs)
+    view = replace(slurm(node(m, *states, reason="meshd: it ends", reason_by="slurm")), jobs=jobs)
     return around(m, slurm=Fresh(view, NOW))
 
 
@@ -92,6 +94,16 @@ def test_jobs_are_told_once_and_those_that_may_be_are_requeued_in_time() -> None
         assert again.jobs == ("7",)
     ending = tuple(replace(one, state="COMPLETING") for one in jobs)
     assert step(late, "MIXED", "DRAIN", jobs=ending) is None
+
+
+def test_it_is_unfit_and_not_replaced_a_second_time() -> None:
+    m = noticed(drained_at=ago(5))
+    view = PlanInput.of(world(m, "MIXED", "DRAIN", jobs=(job(m),)), Policy(), NOW, {}).view
+    found = unfit(m, view)
+    assert found is not None
+    assert found.why is UnfitReason.SPOT_NOTICE
+    assert not is_ready(m, view)
+    assert due_at(m, found, view) is None
 
 
 def test_unknown_is_not_idle() -> None:
