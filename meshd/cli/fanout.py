@@ -93,7 +93,8 @@ class Fanout:
             return list(await asyncio.gather(*tasks))
         finally:
             for task in tasks:
-                task.cancel()
+                if not task.cancelling():  # a second time would cut short the end of its program
+                    task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _one(self, job: Job) -> Ended:

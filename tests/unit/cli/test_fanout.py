@@ -97,14 +97,16 @@ async def test_a_timeout_ends_the_command_and_its_children_where_they_run(tmp_pa
 
 
 async def test_an_interrupt_ends_all(tmp_path: Path) -> None:
-    files = [tmp_path / str(number) for number in range(3)]
-    jobs = [sh(file.name, f"sleep 600 & echo $$ $! >{file}; wait") for file in files]
+    files = [tmp_path / str(number) for number in range(4)]
+    jobs = [sh(file.name, f"sleep 600 & echo $$ $! >{file}; wait") for file in files[:3]]
+    jobs.append(Job("deaf", ["sh", "-c", f"echo $$ >{files[3]}; exec sleep 600"]))  # its input may close
     running = asyncio.create_task(Fanout(8).run(jobs))
     await until(lambda: all(file.exists() and file.read_text() for file in files))
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    for file in files:
+    assert not alive(files[3])
+    for file in files[:3]:
         await until_gone(file)
 
 
