@@ -145,11 +145,11 @@ class QueueWorld(World):
         if job is not None and job.ends_s is not None and machine is not None and machine.slurmd:
             raise Violation(f"job {job.id} was killed: {how}")
         if job is not None:
-            self.requeue(job, self.clock.t_s + 120)
+            self.put_back(job, self.clock.t_s + 120)
         self.powering.discard(slot)
         self.registered.discard(slot)
 
-    def requeue(self, job: Job, begin_s: float) -> None:
+    def put_back(self, job: Job, begin_s: float) -> None:
         job.slots, job.ends_s, job.begin_s = (), None, max(job.begin_s, begin_s)
 
     # -- agents and clouds ----------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class QueueWorld(World):
             self.registered.discard(slot)
             self.down.add(slot)
             if job is not None:
-                self.requeue(job, self.clock.t_s + 120)
+                self.put_back(job, self.clock.t_s + 120)
         self.maybe_crash()
         return ""
 
@@ -185,7 +185,7 @@ class QueueWorld(World):
                 if job is not None and job.ends_s is not None and machine.slurmd and by_meshd:
                     raise Violation(f"{machine.token} was ended under job {job.id}")
                 if job is not None:
-                    self.requeue(job, self.clock.t_s + 120)
+                    self.put_back(job, self.clock.t_s + 120)
                 self.registered.discard(slot)
                 self.down.add(slot)
         machine.ended_s = self.clock.t_s
@@ -320,7 +320,7 @@ class QueueDaemon(Daemon):
                 raise Violation(f"job {name} was given up until now")
             world.give_ups += 1
             job.given_up_until_s = until_s
-            world.requeue(job, until_s)
+            world.put_back(job, until_s)
         world.powering -= {slot for slot in slots if world.job_on(slot) is None}
 
     def check_steps(self, before: list[Machine]) -> None:
