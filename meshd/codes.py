@@ -338,6 +338,9 @@ class FaultCode(StrEnum):
 
     # Pools.
     NO_POOLS = "no_pools"
+    NO_BUDGET = "no_budget"
+    PROMISE_SMALL = "promise_small"
+    PROMISE_UNKNOWN = "promise_unknown"
     POOL_NAME = "pool_name"
     TWO_DEFAULTS = "two_defaults"
     GPU_NEEDED = "gpu_needed"

@@ -6,13 +6,14 @@ import asyncio
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from meshd import config
 from meshd.api.schema import CheckRow
+from meshd.cli.promise_check import promise_rows
 from meshd.codes import FaultCode
 from meshd.config import File, Settings, tailnet_credentials
 from meshd.config.setup_script import script_doubts
@@ -20,15 +21,20 @@ from meshd.errors import ConfigError, Fault
 from meshd.plaintext import counted
 from meshd.plan import provider_capabilities
 from meshd.plugins import installed, make
-from meshd.provider_api import Provider, ProviderContext
+from meshd.provider_api import Offer, Provider, ProviderCapabilities, ProviderContext
 from meshd.runtime.secretfile import VARIABLE, read_secret
 from meshd.settings_words import dotted
 
 AUTH_KEY_CREDENTIAL = "tailscale_auth_key"
 
 
-def check_settings(path: Path) -> list[CheckRow]:
-    """A row for each fault and each part that is fine. No check connects to a cloud."""
+def check_settings(path: Path, offers: Callable[[], Sequence[Offer] | None] = lambda: None) -> list[CheckRow]:
+    """A row for each fault and each part that is fine. No check connects to a cloud.
+
+    Args:
+        path: the settings file.
+        offers: what can be rented, from meshd; None when it does not run. Asked only if a pool's check needs it.
+    """
     file: File | None = None
     try:
         file = config.read(path)
@@ -51,7 +57,11 @@ def check_settings(path: Path) -> list[CheckRow]:
             found.append(_warning("credentials", FaultCode.CREDENTIALS_HIDDEN, text, "run it as root"))
         else:
             found += [*_credential_files(directory), *_auth_key(settings)]
-        return found + asyncio.run(_check_providers(settings, file))
+        able: dict[str, ProviderCapabilities] = {}
+        found += asyncio.run(_check_providers(settings, file, able))
+    if any(settings.from_queue(pool) for pool in settings.pools.values()):
+        found += promise_rows(settings, able, offers())
+    return found
 
 
 def error_rows(error: ConfigError) -> list[CheckRow]:
@@ -144,18 +154,21 @@ def _auth_key(settings: Settings) -> list[CheckRow]:
     return []
 
 
-async def _check_providers(settings: Settings, file: File) -> list[CheckRow]:
-    """A row for each enabled provider, or for each fault that its adapter finds in its table; then those of pools."""
+async def _check_providers(settings: Settings, file: File, able: dict[str, ProviderCapabilities]) -> list[CheckRow]:
+    """A row for each enabled provider, or for each fault that its adapter finds in its table; then those of pools.
+
+    Adds to `able` what the usable providers can do.
+    """
     adapters = installed()
     found: list[CheckRow] = []
-    rents_pods: dict[str, bool] = {}
     for name, table in settings.providers.items():
         if table.enabled:
             context = ProviderContext(settings.cluster.name, table.own(), lambda: datetime.now(UTC))
             made = make(name, adapters, context)
             if not isinstance(made, tuple):
-                rents_pods[name] = provider_capabilities.rents_pods(made.capabilities)
+                able[name] = made.capabilities
             found += await provider_rows(file, made, f"providers.{name}")
+    rents_pods = {name: provider_capabilities.rents_pods(can) for name, can in able.items()}
     return found + pod_rows(settings, file, rents_pods)
 
 
