@@ -16,9 +16,10 @@ from meshd.slurm.files import SlurmFiles, Texts
 from meshd.slurm.headfiles import put
 from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, render
 from meshd.slurm.publish import Publisher
-from meshd.slurm.read_back import read_node_addrs
+from meshd.slurm.read_back import read_cloud_slots, read_node_addrs
 from meshd.slurm.show import SEPARATOR, hostlist
 
+OFF = "IDLE+CLOUD+POWERED_DOWN"
 POOL = PoolLine("a", "", 4, "", 0, 1, 1024)
 
 
@@ -53,7 +54,7 @@ class StandInSlurm:
         self.jobs: list[tuple[str, str, str]] = []
         self.waiting: list[tuple[str, str]] = []
         self.reservations = ""
-        self.takes_junk = False
+        self.takes_junk = self.takes_no_addresses = False
         self.calls: list[str] = []
         self.reconfigure_times_out = False
         self.dislikes: set[str] = set()
@@ -64,9 +65,14 @@ class StandInSlurm:
         table = self._table()
         self.running = table is not None
         if table is not None:
-            self.addresses = table
-            free = set(table) - set(read_node_addrs((self.directory / "nodes.conf").read_text()))
-            self.states = {name: "DOWN" if name in free else self.states.get(name, "IDLE") for name in table}
+            text = (self.directory / "nodes.conf").read_text()
+            cloud, kept = read_cloud_slots(text), self.addresses if self.version >= "23.11" else {}
+            kept = {name: kept[name] for name in cloud & kept.keys() if "CLOUD" in self.states[name]}
+            self.addresses = {**table, **kept}
+            free = set(table) - set(read_node_addrs(text)) - cloud
+            states = {name: state for name, state in self.states.items() if ("CLOUD" in state) == (name in cloud)}
+            states |= dict.fromkeys(cloud - states.keys(), OFF)
+            self.states = {name: "DOWN" if name in free else states.get(name, "IDLE") for name in table}
 
     def _table(self) -> dict[str, str] | None:
         text = (self.directory / "nodes.conf").read_text()
@@ -98,6 +104,12 @@ class StandInSlurm:
                 return self._end(argv, 0, "".join(lines), check)
             case ["scontrol", "show", "reservation"]:
                 return self._end(argv, 0, self.reservations or "No reservations in the system\n", check)
+            case ["scontrol", "update", name] if name.startswith("nodename=") and argv[3].startswith("nodeaddr="):
+                if self.takes_no_addresses:
+                    return self._end(argv, 1, "slurm_update error: Unspecified error", check)
+                names, places = (word.partition("=")[2].split(",") for word in argv[2:4])
+                self.addresses |= dict(zip(names, places, strict=True))
+                return self._end(argv, 0, "", check)
             case ["scontrol", "reconfigure"]:
                 return self._reconfigure(argv, timeout_s, check)
             case ["squeue", *_]:
@@ -188,6 +200,6 @@ class PublisherLab:
         return "fatal: its own words" if not self.slurm.running else ""
 
 
-def wanted(*slots: str, size: int = 4) -> Rendered:
+def wanted(*slots: str, size: int = 4, from_queue: bool = False) -> Rendered:
     joined = [JoinedNode(slot, f"100.64.0.{slot[2:]}", NodeShape(2, 1, 1, 2, 1, 4096)) for slot in slots]
-    return render([PoolLine("a", "", size, "", 0, 1, 1024)], joined, shapes_fixed=True)
+    return render([PoolLine("a", "", size, "", 0, 1, 1024, from_queue=from_queue)], joined, shapes_fixed=True)

@@ -408,3 +408,30 @@ async def test_a_reason_cannot_carry_a_line_break(tmp_path: Path) -> None:
     for name in ("a-1,a-2", "ALL nodes", "-x", "a-[1-2]", ""):
         with pytest.raises(SlurmError):
             await client.drain(name, "x")
+
+
+@pytest.mark.parametrize("version", ["22.05.8", "24.11.5"])
+async def test_cloud_nodes_get_the_addresses_of_the_file_and_keep_those_that_were_set(
+    tmp_path: Path, version: str
+) -> None:
+    world = PublisherLab(tmp_path, version)
+    await world.publisher.apply(wanted(from_queue=True))
+    client = SlurmClient(world.slurm, 5.0)
+    await client.set_node_addrs({"a-2": "100.64.0.2", "a-3": "100.64.0.3"})
+    await world.publisher.apply(wanted("a-1", "a-2", from_queue=True))
+    addrs = {name: address for name, address in world.slurm.addresses.items() if address.startswith("100.")}
+    assert addrs == {"a-1": "100.64.0.1", "a-2": "100.64.0.2", "a-3": "100.64.0.3"}
+    await world.publisher.apply(wanted("a-2", "a-3", from_queue=True))
+    assert world.slurm.addresses["a-1"] == "239.192.0.0"
+    assert (world.restarts, len(world.publisher.applier.node_addrs)) == (0, 2)
+    await world.publisher.apply(wanted("a-2"))
+    assert world.restarts == (version < "23.11"), "22.05 forgets only so that they were CLOUD nodes"
+    assert world.slurm.states == {"a-1": "DOWN", "a-2": "IDLE", "a-3": "DOWN", "a-4": "DOWN"}
+
+
+async def test_an_address_that_cannot_be_set_is_no_refusal_of_the_file(world: PublisherLab) -> None:
+    await world.publisher.apply(wanted(from_queue=True))
+    world.slurm.takes_no_addresses = True
+    assert await world.publisher.apply(wanted("a-1", from_queue=True))
+    assert world.publisher.status().refusals == 0
+    assert world.publisher.applier.node_addrs == {"a-1": "100.64.0.1"}
