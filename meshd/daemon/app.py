@@ -51,6 +51,7 @@ from meshd.daemon.providers.guards import Guards
 from meshd.daemon.reporting import Report
 from meshd.daemon.service_status import ServiceStatus
 from meshd.daemon.slurm.controller import SlurmFilesController
+from meshd.daemon.slurm.job_comments import JobComments
 from meshd.daemon.slurm.slots import SlotController
 from meshd.daemon.slurm.wiring import build_head_programs
 from meshd.daemon.waiting import WaitingJobs
@@ -189,6 +190,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     prices = build_prices(providers, ports.price_files, sources, live, journal, desired, clock)
     head_programs = build_head_programs(live, journal, agents, sources.slurm, ports.slurm, clock)
     controllers: list[Controller] = [
+        JobComments(ports.slurm, clock, sources.slurm, waiting),
         promises, machines.controller, slurm_files, slots, roster, head_exports, accounts, node_settings,
         nodes.node_tokens, auth_key.controller,
         auth_key.machine_keys, auth_key.spares, munge_key.controller, prices.controller, logs, lag,

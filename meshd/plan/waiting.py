@@ -230,6 +230,18 @@ def _number(job: str) -> int:
     return int(head) if head.isdigit() else 0
 
 
+def comments(waiting: Iterable[WaitingJob], slurm: SlurmView) -> dict[str, str]:
+    """By job, the AdminComment to write now: "" for one that runs. A comment that somebody else wrote stays."""
+    said = {one.job: one.comment for one in waiting if one.wait in {Wait.ORDER, Wait.BOOT}}
+    found = {}
+    for job in slurm.jobs:
+        wanted = said.get(job.id, "" if job.state == "RUNNING" else job.admin_comment)
+        own = not job.admin_comment or job.admin_comment.startswith(COMMENT)
+        if own and wanted != job.admin_comment:
+            found[job.id] = wanted
+    return found
+
+
 def moment(at: datetime, now: datetime) -> str:
     """A time for people: "12:31 UTC", with the day where it is another one."""
     return f"{at:%H:%M} UTC" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M} UTC"

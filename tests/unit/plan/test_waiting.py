@@ -26,6 +26,7 @@ from meshd.plan.waiting import (
     Wait,
     WaitingJob,
     capacity_words,
+    comments,
     moment,
     waiting_jobs,
 )
@@ -184,3 +185,25 @@ def test_it_is_one_line_of_bounded_length(reason: str, until_s: int) -> None:
     (one,) = waits(plan=refusal(DemandCode.BUDGET, reason, NOW + timedelta(seconds=until_s)))
     assert len(one.comment) <= WORDS_MAX
     assert not any(char in one.comment for char in "\n\r\x1b")
+
+
+@pytest.mark.parametrize(
+    ("state", "comment", "written"),
+    [
+        ("CONFIGURING", "", True),
+        ("CONFIGURING", "meshd: 2 machines are about to be ordered", True),
+        ("CONFIGURING", "ask ann before you cancel it", False),
+        ("RUNNING", "meshd: 2 machines boot at aws r1", True),
+        ("RUNNING", "", False),
+        ("RUNNING", "for the paper", False),
+        ("PENDING", "meshd: no capacity until 12:30", False),
+    ],
+)
+def test_which_comments_are_written(state: str, comment: str, written: bool) -> None:
+    job = replace(JOB, state=state, admin_comment=comment)
+    waiting = waits(on_its_way(1), on_its_way(2), job=job)
+    found = comments(waiting, SlurmView("24.11.5", {}, (job,)))
+    assert found == ({"12": waiting[0].comment if waiting else ""} if written else {})
+    if written:
+        after = replace(job, admin_comment=found["12"])
+        assert comments(waiting, SlurmView("24.11.5", {}, (after,))) == {}, "once is enough"
