@@ -188,7 +188,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         pod_limits(providers),
     )  # fmt: skip
     prices = build_prices(providers, ports.price_files, sources, live, journal, desired, clock)
-    head_programs = build_head_programs(live, journal, agents, sources.slurm, ports.slurm, clock)
+    head_programs = build_head_programs(live, journal, agents, sources.slurm, ports.slurm, waiting, clock)
     controllers: list[Controller] = [
         JobComments(ports.slurm, clock, sources.slurm, waiting),
         promises, machines.controller, slurm_files, slots, roster, head_exports, accounts, node_settings,

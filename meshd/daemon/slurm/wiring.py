@@ -1,4 +1,4 @@
-"""Builds the parts that belong to the programs that slurmctld runs on the head."""
+"""Builds the parts for the start of jobs: slurmctld's programs on the head, and messages to who waits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from meshd.daemon.observe.source import Source
 from meshd.daemon.slurm.bell import Bell
 from meshd.daemon.slurm.power_saving_report import PowerSavingReporter
 from meshd.daemon.slurm.prolog_gate import PrologGate
+from meshd.daemon.slurm.terminal_notes import TerminalNotes
+from meshd.daemon.waiting import WaitingJobs
 from meshd.model.observed import SlurmView
 from meshd.runtime.clock import Clock
 from meshd.slurm.client import SlurmClient
@@ -22,7 +24,7 @@ class HeadProgramParts:
     """The parts.
 
     Attributes:
-        controllers: hear the programs, and let jobs start.
+        controllers: hear the programs, let jobs start, and tell who waits at a terminal.
         reporter: reports whether Slurm has the settings, and whether meshd is heard.
     """
 
@@ -36,10 +38,12 @@ def build_head_programs(
     agents: AgentQueues,
     slurm: Source[SlurmView],
     client: SlurmClient,
+    waiting: WaitingJobs,
     clock: Clock,
 ) -> HeadProgramParts:
-    """Build the parts. For the arguments see PrologGate."""
+    """Build the parts. For the arguments see PrologGate and TerminalNotes."""
     directory = live.settings.cluster.socket.parent
     gate = PrologGate(directory, live, journal, agents, slurm, slurm.hurry, client, clock)
     bell = Bell(directory, slurm.hurry, gate.heard, clock)
-    return HeadProgramParts((bell, gate), PowerSavingReporter(live, slurm, client, bell.path))
+    reporter = PowerSavingReporter(live, slurm, client, bell.path)
+    return HeadProgramParts((bell, gate, TerminalNotes(waiting, client, clock)), reporter)
