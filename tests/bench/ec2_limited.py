@@ -78,18 +78,23 @@ class LimitedEc2:
 
     def _run(self, form: dict[str, str]) -> str:
         token = form["ClientToken"]
-        if token not in self._instances:
-            tags = "".join(
-                f"<item><key>{key}</key><value>{value}</value></item>"
-                for key, value in (("meshd-cluster", "lab"), ("meshd-machine", token), ("Name", token))
-            )
-            self._instances[token] = (
+        tags = "".join(
+            f"<item><key>{form[f'TagSpecification.1.Tag.{n}.Key']}</key>"
+            f"<value>{form[f'TagSpecification.1.Tag.{n}.Value']}</value></item>"
+            for n in range(1, 50)
+            if f"TagSpecification.1.Tag.{n}.Key" in form
+        )
+        for index in range(int(form["MinCount"])):
+            self._instances.setdefault(
+                f"{token} {index}",
                 f"<item><instanceId>i-{len(self._instances):017x}</instanceId>"
                 "<instanceState><code>0</code><name>pending</name></instanceState>"
+                f"<amiLaunchIndex>{index}</amiLaunchIndex>"
                 f"<instanceType>{form['InstanceType']}</instanceType><launchTime>2026-01-01T00:00:00.000Z</launchTime>"
-                f"<placement><availabilityZone>us-east-1a</availabilityZone></placement><tagSet>{tags}</tagSet></item>"
+                f"<placement><availabilityZone>us-east-1a</availabilityZone></placement><tagSet>{tags}</tagSet></item>",
             )
-        return f"<reservationId>r-1</reservationId><instancesSet>{self._instances[token]}</instancesSet>"
+        made = "".join(self._instances[f"{token} {index}"] for index in range(int(form["MinCount"])))
+        return f"<reservationId>r-1</reservationId><instancesSet>{made}</instancesSet>"
 
 
 async def _serve(arguments: argparse.Namespace) -> None:

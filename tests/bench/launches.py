@@ -2,7 +2,7 @@
 
 The daemon's own planner, journal, executor and EC2 adapter over HTTP with the real SDK. The EC2 is a stand-in in
 another process (`ec2_limited.py`): it limits RunInstances as EC2 does, 5 at once and then 2 per second, or takes
-200 ms for each answer. CPU is this process's alone.
+200 ms for each answer. Machines are ordered one by one, and at last with one call for all. CPU is this process's alone.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class NoKeys:
 class Head:
     """The parts of the daemon that rent machines, with real time."""
 
-    def __init__(self, directory: Path, endpoint_url: str, machines: int) -> None:
+    def __init__(self, directory: Path, endpoint_url: str, machines: int, *, gangs: bool) -> None:
         self.clock = SystemClock()
         self.machines = machines
         table = {
@@ -70,6 +70,7 @@ class Head:
         guards = Guards(live, Metrics(), self.clock)
         loaded = load_providers(settings, self.clock.now, lambda _: None)
         self.providers = {name: guards.around(provider) for name, provider in loaded.items()}
+        self.gang_max = {name: one.capabilities.gang_max for name, one in self.providers.items()} if gangs else {}
         slurm, agents = Slurm(), Agents()
         self.sources = Sources(
             self.providers, slurm, NoKeys(), self.journal, live, self.clock, self._wake,
@@ -88,7 +89,7 @@ class Head:
     def _desired(self) -> Desired:
         now = self.clock.now()
         pool = Pool("h100", "h100", 8, self.machines, ("aws",))
-        policy = Policy(idempotent_launch=frozenset({"aws"}))
+        policy = Policy(idempotent_launch=frozenset({"aws"}), gang_max=self.gang_max)
         cooldowns, expired_cooldowns = self.journal.cooldowns(now), self.journal.expired_cooldowns(now)
         return Desired("lab", {"h100": pool}, self.journal.targets(), policy, cooldowns, expired_cooldowns)
 
@@ -126,7 +127,7 @@ class Head:
         return took_s
 
 
-async def _one(machines: int, until_s: float, *flags: str) -> dict[str, Any]:
+async def _one(machines: int, until_s: float, *flags: str, gangs: bool = False) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         argv = [sys.executable, "-m", "tests.bench.ec2_limited", *flags]
         pipe = asyncio.subprocess.PIPE
@@ -135,7 +136,7 @@ async def _one(machines: int, until_s: float, *flags: str) -> dict[str, Any]:
         url = f"http://127.0.0.1:{json.loads(await server.stdout.readline())['port']}"
         try:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            head = Head(directory, url, machines)
+            head = Head(directory, url, machines, gangs=gangs)
             cpu_s = time.process_time()
             took_s = await head.order(until_s)
             cpu_s = time.process_time() - cpu_s
@@ -174,6 +175,12 @@ def main() -> None:
             Row(f"answers in {arguments.answer_ms:g} ms: first call to last", slow["span_s"], "s"),
             Row("the same: order to all made", slow["took_s"], "s"),
             Row("the same: CPU", slow["cpu_s"], "s"),
+        ]
+        gang = found["gang"] = asyncio.run(_one(arguments.machines, 300.0, *flags, gangs=True))
+        rows += [
+            Row("one call for all: RunInstances", gang["RunInstances"], ""),
+            Row("one call for all: order to all made", gang["took_s"], "s"),
+            Row("one call for all: CPU", gang["cpu_s"], "s"),
         ]
     report("launches", rows, {"machines": arguments.machines, **found})
 

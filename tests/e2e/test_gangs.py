@@ -51,7 +51,7 @@ async def test_a_gang_on_ec2(lab: Lab, figure: Callable[[str], None]) -> None:
 async def test_a_gang_on_gce(booted: Lab, lab: Lab, figure: Callable[[str], None]) -> None:
     async with booted.enabled("gce") as cluster:
         await one_call_makes_four(cluster, "gce", figure, "--provider", "gce")
-        await cluster.scale(0)
+        await cluster.scale(0, "--provider", "gce")
         assert cluster.alive("gce") == []
 
 
@@ -82,3 +82,26 @@ async def test_of_a_gang_that_does_not_fit_nothing_is_rented_and_then_a_part(lab
         await lab.until(part, "a part of it is rented", 120)
     finally:
         lab.room(aws=None)
+
+
+async def test_a_machine_that_is_another_instance_does_not_join(lab: Lab) -> None:
+    """Its metadata service says another id than its cloud: as if somebody claimed to be this machine."""
+    await lab.want(2)
+
+    async def made() -> list[RentedMachine] | None:
+        return lab.alive() if len(lab.alive()) == 2 else None
+
+    liar, honest = await lab.until(made, "the cloud has made both")
+    liar.metadata["told_id"] = "i-0123456789abcdef0"
+
+    async def one_ready() -> bool:
+        return (await lab.nodes()).get(honest.token, {}).get("phase") == "ready"
+
+    await lab.until(one_ready, "the other machine is ready")
+
+    async def told() -> bool:
+        return "join_token_refused" in await lab.problem_codes(liar.token)
+
+    await lab.until(told, "people are told of the one that is refused")
+    assert (await lab.nodes())[liar.token]["phase"] in {"booting", "joining"}, "it is refused, and nothing more"
+    assert (await lab.joined_slots()) == {(await lab.nodes())[honest.token]["slot"]}

@@ -30,7 +30,7 @@ HOLD_MAX_S = 600.0
 
 
 class MetadataService:
-    """Both services. A machine reaches its own cloud's.
+    """Both services. A machine reaches its own cloud's. A test sets `told_id` in a machine's metadata for a false id.
 
     Args:
         ledgers: the clouds' machines, by the cloud's name.
@@ -72,7 +72,8 @@ class MetadataService:
         return web.Response(text=self._allowed(request).user_data)
 
     async def _instance_id(self, request: web.Request) -> web.StreamResponse:
-        return web.Response(text=self._allowed(request).id)
+        machine = self._allowed(request)
+        return web.Response(text=machine.metadata.get("told_id", machine.id))
 
     async def _launch_index(self, request: web.Request) -> web.StreamResponse:
         return web.Response(text=self._allowed(request).metadata.get("launch_index", "0"))
