@@ -14,6 +14,7 @@ from deploy.sandbox.clouds.ledger import RentedMachine
 from deploy.sandbox.demo.report import rungs
 from deploy.sandbox.vendors import VENDORS
 from meshd.contract.faults import CloudFault, FaultKind, When
+from meshd.provider_api import GANG_TAG
 from tests.e2e.lab import GPU, Lab
 from tests.sent import script_of
 
@@ -60,10 +61,11 @@ def wide(clouds: Lab, lab: Lab) -> Lab:
 
 
 def secrets_of(machines: list[RentedMachine]) -> list[str]:
-    """What stage 1 carries that nobody else may read: the auth key of all, and a token for each."""
+    """What stage 1 carries that nobody else may read: the auth key of all, and a token for each machine or gang."""
     keys = {key for machine in machines for key in re.findall(r"tskey-auth-\w+-\w+", script_of(machine))}
     tokens = [token for machine in machines for token in re.findall(r'"token":"([^"]+)"', script_of(machine))]
-    assert len(keys) == 1 and len(set(tokens)) == len(machines)
+    calls = {machine.tags.get(GANG_TAG) or machine.token for machine in machines}
+    assert len(keys) == 1 and len(set(tokens)) == len(calls)
     return [*keys, *tokens]
 
 
