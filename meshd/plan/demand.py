@@ -14,6 +14,7 @@ from meshd.model.desired import Pool
 from meshd.model.ids import slot_index
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase, Removal
 from meshd.model.observed import SlurmNode, SlurmView
+from meshd.plan.fitness import OURS
 from meshd.plan.plan_input import PlanInput
 from meshd.plan.room import taken_slots
 
@@ -56,6 +57,7 @@ class Demand:
         kept: machines that were to be given back, and whose slot is demanded again.
         cancelled: machines on their way to a slot that no job has any more.
         unwanted: slots that Slurm powers up and nobody waits for.
+        closed: slots that a person drained and that nobody waits for: no machine is rented for them.
     """
 
     gangs: tuple[Gang, ...] = ()
@@ -63,6 +65,7 @@ class Demand:
     kept: tuple[Machine, ...] = ()
     cancelled: tuple[Machine, ...] = ()
     unwanted: tuple[str, ...] = ()
+    closed: frozenset[str] = frozenset()
 
     @property
     def lacking(self) -> frozenset[str]:
@@ -100,12 +103,18 @@ def demand_of(pool: Pool, machines: Sequence[Machine], given: PlanInput, by_pers
     lacking = [slot for slot in demanded if slot not in at]
     lost = tuple(m for m in at.values() if m.slot not in demanded and _is_cancelled(m, given))
     unwanted = [node.name for node in powering_up if node.name not in demanded and _nobody(node, at, lost)]
+    closed = (
+        node.name
+        for node in given.slurm.nodes.values()
+        if node.drained and not node.reason.startswith(OURS) and node.name not in demanded and _in(pool, node.name)
+    )
     return Demand(
         gangs=_gangs(pool, lacking, at, machines, given),
         slots=demanded,
         kept=kept,
         cancelled=tuple(sorted(lost, key=lambda m: (-m.usd_per_hour, m.name))),
         unwanted=tuple(sorted(unwanted, key=lambda slot: slot_index(pool.name, slot) or 0)),
+        closed=frozenset(closed),
     )
 
 

@@ -108,7 +108,7 @@ class DemandGrowth:
 
     def open_slots(self, demand: Demand) -> OpenSlots | None:
         """How many of the free slots are worth powering up; None while that is not known. Call it after `steps`."""
-        taken = taken_slots(self._machines, self._given) | demand.slots
+        taken = taken_slots(self._machines, self._given) | demand.slots | demand.closed
         slots = (slot_name(self._pool.name, index) for index in range(1, self._pool.max_nodes + 1))
         free = sum(slot not in taken for slot in slots)
         if self._hindrance is not None:

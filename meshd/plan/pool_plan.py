@@ -51,7 +51,9 @@ def pool_plan(
     growth = DemandGrowth(desired, pool, machines, have, snapshot, given, money)
     steps += growth.steps(demand.gangs)
     refused = {slot for one in growth.refused for slot in one.slots}
-    beside = Beside(demand.kept, removed, demand.slots, len(demand.lacking - refused) * promised_units(pool))
+    beside = Beside(
+        demand.kept, removed, demand.slots, len(demand.lacking - refused) * promised_units(pool), demand.closed
+    )  # fmt: skip
     steps += scale_steps(desired, pool, machines, snapshot, given, money, beside)
     return PoolPlan(
         pool.name,

@@ -55,12 +55,14 @@ class Beside:
         removed: machines that are given back since their jobs are gone.
         slots: those that jobs have or wait for; they are not for a target's machines.
         units: those of the machines that are rented for jobs.
+        closed: slots that a person drained; they are not for a target's machines either.
     """
 
     kept: tuple[Machine, ...] = ()
     removed: tuple[Machine, ...] = ()
     slots: frozenset[str] = frozenset()
     units: int = 0
+    closed: frozenset[str] = frozenset()
 
     def staying(self, machines: Sequence[Machine]) -> list[Machine]:
         """The machines that count as supply and stay, in this plan too."""
@@ -90,7 +92,7 @@ def growth_of(
         return None
     money = money or Money(desired.budget, given.now)
     return Growth(
-        desired, pool, target, missing, machines, [*have, *kept], snapshot, given, money, beside.slots
+        desired, pool, target, missing, machines, [*have, *kept], snapshot, given, money, beside.slots | beside.closed
     )  # fmt: skip
 
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from meshd.codes import DemandCode
 from meshd.errors import SlurmError
-from meshd.model.desired import Desired, Policy, Pool, Promise, Target
+from meshd.model.cooldown import CooldownKey, scopes
+from meshd.model.desired import Policy, Pool, Promise, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, HOLDS_SLOT, IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView, Unavailable
 from meshd.model.plan import CancelRemoval, Plan, RequestMachine
@@ -33,6 +35,7 @@ from tests.property.sim import (
 )
 
 SLOTS = 6
+NEEDLESS_ROUNDS_MOST = 5
 PLACEHOLDER = "192.0.2.1"
 POOL = Pool("h100", "h100", 1, SLOTS, ("cloud",), from_queue=True, promise=Promise(8, 60000, 1))
 OFFERS = tuple(offer for offer in MIXED_OFFERS if offer.gpus == 1)
@@ -236,10 +239,8 @@ class QueueDaemon(Daemon):
 
     def __init__(self, world: QueueWorld, path: Path, policy: Policy, offers: tuple[Offer, ...] = OFFERS) -> None:
         self.powered_up = PoweredUp()
+        self.needless: dict[str, int] = {}
         super().__init__(world, path, POOL, policy, offers)
-
-    def desired(self) -> Desired:
-        return super().desired()
 
     def snapshot(self) -> Snapshot:
         world, now = self.world, self.world.clock.now()
@@ -285,6 +286,8 @@ class QueueDaemon(Daemon):
         if tick is None or world.slurm_down:
             return
         for refused in tick.plan.refused:
+            if refused.code is DemandCode.NO_CAPACITY and refused.until != self.first_offer_at():
+                raise Violation(f"{refused}: the first offer can be had again at {self.first_offer_at()}")
             self.give_up(refused.jobs, refused.slots, refused.until)
         at = {m.slot for m in self.journal.machines() if m.phase in HOLDS_SLOT}
         for slot in tick.plan.unwanted_slots:
@@ -306,6 +309,33 @@ class QueueDaemon(Daemon):
         ]  # fmt: skip
         for slot in free[left.count :] if left is not None else []:
             self.world.drains[slot] = f"meshd: {left.reason}" if left else ""
+
+    def first_offer_at(self) -> datetime:
+        """When the first offer cools down no more."""
+        cooldowns = self.journal.cooldowns(self.world.clock.now())
+        ends = []
+        for offer in self.offers:
+            keys = (*scopes("h100", offer), CooldownKey.of_provider(offer.provider))
+            ends.append(max((cooldowns[key].until for key in keys if key in cooldowns), default=START))
+        return min(ends)
+
+    def check_reasons(self, target: int) -> None:
+        """No machine is on its way for long that neither a job nor the target needs."""
+        if self.world.slurm_down or self.reconciler.last is None:
+            return
+        seen = self.reconciler.last.snapshot.slurm
+        if not isinstance(seen, Fresh) or seen.at != self.world.clock.now():
+            return  # it looked at an old view
+        supply = [m for m in self.journal.machines() if m.phase in COUNTS_AS_SUPPLY and not m.removal and not m.failure]
+        idle = {
+            m.name
+            for m in supply
+            if m.for_jobs and m.phase is not Phase.READY and self.world.job_on(m.slot) is None
+            and m.slot not in self.world.registered and len(supply) > target
+        }  # fmt: skip
+        self.needless = {name: self.needless.get(name, 0) + 1 for name in idle}
+        if any(rounds > NEEDLESS_ROUNDS_MOST for rounds in self.needless.values()):
+            raise Violation(f"nobody waits for {self.needless}")
 
     def give_up(self, jobs: Collection[str], slots: Collection[str], until: datetime) -> None:
         world = self.world
@@ -364,6 +394,10 @@ async def live_with_queue(seed: int, directory: Path, rounds: int = 80) -> Queue
     for round_ in range(rounds + 300):
         if round_ == rounds:
             world.faults, world.sold_out = False, set()
+        elif round_ in {rounds + 5, rounds + 20, rounds + 40}:
+            for job in [job for job in world.queue.values() if job.ends_s is None and rng.random() < 0.5]:
+                del world.queue[job.id]  # somebody cancels it, and nobody comes after it
+            world.submit(rng.choice((1, 2, 4)))
         elif round_ < rounds and rng.random() < 0.05:
             target = rng.randrange(0, 4)
             order = Target("h100", target, at=world.clock.now())
@@ -376,6 +410,7 @@ async def live_with_queue(seed: int, directory: Path, rounds: int = 80) -> Queue
         before = daemon.journal.machines()
         daemon.reconciler.tick()
         daemon.check_steps(before)
+        daemon.check_reasons(target)
         daemon.care_for_slots()
         await daemon.settle()
         assert not Violation.seen, (seed, round_, Violation.seen)

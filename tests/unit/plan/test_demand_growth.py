@@ -288,3 +288,10 @@ def test_the_queues_machines_are_no_place_for_a_targets() -> None:
     theirs = by_queue(Phase.READY, 1, 6, offer=THERE)
     found = decided(view(job(6, 1, state="RUNNING"), machines=[theirs]), theirs, gpus=2)
     assert rents(found) == [("h100-2", HERE.key)]
+
+
+def test_a_slot_that_a_person_drained_is_not_for_a_target() -> None:
+    seen = view(states={1: {"IDLE", "POWERED_DOWN", "DRAIN"}})
+    found = decided(seen, gpus=1)
+    assert rents(found) == [("h100-2", HERE.key)]
+    assert found.open_slots["h100"].count == 7
