@@ -223,7 +223,7 @@ def constraints(pool: Pool, target: Target | None) -> list[str]:
     regions = [place for place in pool.regions if not narrow.regions or place in narrow.regions] or narrow.regions
     lines = [
         _gpus(pool, narrow),
-        f"{pool.arch}, at least {pool.cpus_min} CPUs and {pool.memory_min_mib} MiB",
+        f"{pool.arch}, at least {_least(pool)}",
         f"provider: {narrow.provider}" if narrow.provider else f"providers: {', '.join(pool.providers) or 'none'}",
         f"regions: {', '.join(regions)}" if regions else "",
         f"spot: {spot_policy(pool, narrow)}",
@@ -238,6 +238,14 @@ def constraints(pool: Pool, target: Target | None) -> list[str]:
         gang = "all machines of one provider and region (--spread lifts it)"
         lines.append(gang if is_gang(pool, target) else "machines may be of several providers and regions (--spread)")
     return [line for line in lines if line]
+
+
+def _least(pool: Pool) -> str:
+    """The CPUs and memory of the smallest machine that is rented."""
+    promise = pool.promise
+    cpus = max(pool.cpus_min, promise.cpus) if promise else pool.cpus_min
+    memory_mib = max(pool.memory_min_mib, promise.memory_mib) if promise else pool.memory_min_mib
+    return f"{cpus} CPUs and {memory_mib} MiB" + (", as each slot promises" if promise else "")
 
 
 def _gpus(pool: Pool, target: Target) -> str:

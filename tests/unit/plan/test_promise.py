@@ -10,6 +10,7 @@ from meshd.errors import JoinRefused
 from meshd.model.desired import Pool, Promise, Target
 from meshd.model.hardware import NodeShape
 from meshd.plan.admission import check_facts
+from meshd.plan.explanation import constraints
 from meshd.plan.placement import misses
 from meshd.plan.promise import Fixed, by_catalogue, least_of, settled, shortfall, suiting, words
 from tests.unit.worlds import FACTS, OFFER
@@ -148,3 +149,9 @@ def test_a_first_promise_is_held_by_machines_that_are_nodes_already() -> None:
 def test_words() -> None:
     assert words(PROMISE) == "26 CPUs, 194560 MiB, 1 GPU"
     assert words(Promise(1, 1024, 0)) == "1 CPU, 1024 MiB"
+
+
+def test_a_person_sees_what_a_machine_must_hold() -> None:
+    lines = constraints(replace(POOL, promise=PROMISE), None)
+    assert any("at least 26 CPUs and 194560 MiB" in line for line in lines)
+    assert any("at least 1 CPUs and 1024 MiB" in line for line in constraints(POOL, None))
