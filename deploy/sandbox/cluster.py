@@ -50,6 +50,7 @@ memory_min_mib = 1024
 default = true
 spot = "{spot}"
 providers = [{providers}]
+{more}
 """
 
 
@@ -66,6 +67,7 @@ class ClusterOptions:
         end_s: seconds from the order to end a machine until its cloud calls it ended.
         slurm: lines that the head's slurm.conf has besides.
         pools: the settings' pools; "" for one pool of H100.
+        pool: lines that this one pool has besides.
         key_mode: the settings' `tailnet.key_mode`; "" leaves it to meshd.
         head_image: what the head boots from.
         share: nodes have the head's /home and /srv/data.
@@ -84,6 +86,7 @@ class ClusterOptions:
     end_s: float = 1.0
     slurm: str = ""
     pools: str = ""
+    pool: str = ""
     key_mode: str = ""
     head_image: str = HEAD
     accounting: bool = False
@@ -103,7 +106,7 @@ class ClusterOptions:
             or POOLS.format(
                 gpus_per_node=self.gpus_per_node, max_nodes=self.max_nodes,
                 spot="prefer" if any(VENDORS[name].only_spot for name in self.providers) else "never",
-                providers=", ".join(f'"{name}"' for name in self.providers),
+                providers=", ".join(f'"{name}"' for name in self.providers), more=self.pool,
             ),
         )  # fmt: skip
         return settings + (MLFLOW_SETTINGS if self.mlflow else "")

@@ -402,10 +402,15 @@ class Lab:
         await self.head.write("/etc/meshd/meshd.toml", text)
         return (await self.head.run("systemctl", "reload", "meshd", check=False)).returncode
 
-    async def enable(self, *providers: str) -> None:
-        """Let meshd rent from these clouds, from now on; it is restarted for that, with 0 GPUs."""
+    async def enable(self, *providers: str, **options: Any) -> None:
+        """Let meshd rent from these clouds, from now on; it is restarted for that, with 0 GPUs.
+
+        Args:
+            providers: the clouds.
+            options: other fields of ClusterOptions that change.
+        """
         await self.reset()
-        self.cluster.options = replace(self.cluster.options, providers=providers)
+        self.cluster.options = replace(self.cluster.options, providers=providers, **options)
         self._settings, self._dirty = self.cluster.options.settings(), False
         for name, text in credentials(providers).items():
             await self.head.write(f"/etc/meshd/credentials/{name}", text, "0600")
@@ -576,6 +581,9 @@ def _from_aws(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _free(slot: Slot) -> bool:
+    """Whether nothing is left on a slot: of a pool that is driven by hand, or by Slurm's queue."""
+    if "CLOUD" in slot.states:
+        return slot.states == {"IDLE", "CLOUD", "POWERED_DOWN"} and not slot.address.startswith("100.")
     return "DOWN" in slot.states and not slot.address.startswith("100.")
 
 
