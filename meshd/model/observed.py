@@ -124,8 +124,11 @@ class SlurmNode:
 
     @property
     def powering_up(self) -> bool:
-        """Whether Slurm wants it and its slurmd has not registered since. So none of its jobs can run yet."""
-        return bool(self.states & {"POWERING_UP", "POWER_UP"})
+        """Whether Slurm wants it and its slurmd has not registered since. So none of its jobs can run yet.
+
+        A slot that a job has just got is still POWERED_DOWN: Slurm begins to power it up some seconds later.
+        """
+        return bool(self.states & {"POWERING_UP", "POWER_UP"}) or ("POWERED_DOWN" in self.states and self.held)
 
     @property
     def held(self) -> bool:

@@ -7,6 +7,9 @@ on where it was: a drain says by its reason that it is meshd's, a job by its Adm
 Measured on 22.05.8 and 24.11.5: Slurm keeps a drain~ over reconfigures and restarts. `power_down_force` brings a slot
 back from any state: after ResumeTimeout (`down~`), after it was set DOWN, and from idle~ with NOT_RESPONDING, in which
 Slurm gives it to no job. A resume would leave that behind. It takes up to 10 s and SuspendTimeout, and lifts the drain.
+
+A slot that powers up and that a job has must never be drained: Slurm puts that job back into the queue, or ends it when
+it may not be requeued. `power_down_asap` closes such a slot to other jobs, and the job that has it stays.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from meshd.model.plan import OpenSlots, Plan, RefusedDemand
 from meshd.plan.fitness import OURS, by_person
 
 NOBODY = f"{OURS} nobody waits for it"
-"""Why a slot is drained that Slurm powers up and nobody wants: it is powered down next."""
+"""Why a slot is closed that Slurm powers up and nobody wants: it is powered down next."""
 
 REASON_MAX = 200
 
@@ -60,11 +63,13 @@ class SlotChanges:
     Attributes:
         drain: by reason, the slots to drain.
         send_back: the jobs that cannot have their slots.
-        unwanted: the slots to power down if no job has them after they were drained.
+        unwanted: the slots to power down if no job has them after they were closed.
         power_down: the slots to bring back to idle~, whatever state they are in.
         strays: the slots that are up without a machine: likewise, when they stay so.
         start_now: jobs that were sent back until a time that does not count any more.
         resume: the drains to lift.
+        off_now: slots that Slurm is switching off, and behind which no machine is any more: a resume makes them idle~
+            at once, without SuspendTimeout.
         addrs: by slot, the placeholder that its address is to be again.
     """
 
@@ -75,6 +80,7 @@ class SlotChanges:
     strays: tuple[str, ...] = ()
     start_now: tuple[str, ...] = ()
     resume: tuple[str, ...] = ()
+    off_now: tuple[str, ...] = ()
     addrs: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -128,6 +134,7 @@ class _Changes:
         self._power_down: list[str] = []
         self._strays: list[str] = []
         self._resume: list[str] = []
+        self._off_now: list[str] = []
         self._addrs: dict[str, str] = {}
         self._reopened: set[str] = set()
 
@@ -146,6 +153,8 @@ class _Changes:
                 self._resume.append(node.name)  # Slurm gave it to a job before it was drained
             elif node.powered_down:
                 closable.append(node)
+                if "POWERING_DOWN" in node.states and not node.drained:
+                    self._off_now.append(node.name)
         opened = self._plan.open_slots.get(pool.name)
         if opened is not None:
             self._open(pool, closable, opened)
@@ -173,13 +182,7 @@ class _Changes:
 
     def made(self) -> SlotChanges:
         """All of them."""
-        for slot, one in self._refused.items():
-            if not self._view.nodes[slot].drained:
-                self._drain.setdefault(reason_of(one.code, one.reason, one.until), []).append(slot)
         unwanted = [slot for slot in self._plan.unwanted_slots if _cloud(self._view, slot)]
-        for slot in unwanted:
-            if not self._view.nodes[slot].drained:
-                self._drain.setdefault(NOBODY, []).append(slot)
         return SlotChanges(
             drain={reason: tuple(slots) for reason, slots in self._drain.items()},
             send_back=tuple(_send_back(self._plan.refused, self._view)),
@@ -188,19 +191,28 @@ class _Changes:
             strays=tuple(self._strays),
             start_now=tuple(_start_now(self._reopened, self._view, self._plan)),
             resume=tuple(self._resume),
+            off_now=tuple(slot for slot in self._off_now if not any(slot in slots for slots in self._drain.values())),
             addrs=self._addrs,
         )
 
 
+def to_close(slots: Collection[str], view: SlurmView) -> tuple[str, ...]:
+    """Of slots that are not wanted, those that still power up without a job, and that a job could get."""
+    return tuple(node.name for node in _for_nobody(slots, view) if not node.drained)
+
+
 def unwanted_now(slots: Collection[str], view: SlurmView) -> tuple[str, ...]:
-    """Of slots that were drained to be powered down, those that still power up without a job."""
+    """Of slots that were closed, those that still power up without a job: they may be powered down by force."""
+    return tuple(node.name for node in _for_nobody(slots, view) if _ours(node))
+
+
+def _for_nobody(slots: Collection[str], view: SlurmView) -> list[SlurmNode]:
     found = (view.nodes.get(slot) for slot in slots)
-    return tuple(
-        node.name
+    return [
+        node
         for node in found
-        if node is not None and node.cloud and node.powering_up and node.drained and node.reason.startswith(OURS)
-        and not node.held and not view.jobs_on(node.name) and not node.states & _GOING
-    )  # fmt: skip
+        if node is not None and node.cloud and node.powering_up and not node.held and not view.jobs_on(node.name)
+    ]
 
 
 def is_broken(node: SlurmNode, view: SlurmView) -> bool:

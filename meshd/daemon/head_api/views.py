@@ -132,7 +132,8 @@ def slurm_state(node: SlurmNode | None) -> str:
 def node_row(machine: Machine, slurm: SlurmView | None, cluster_view: ClusterView) -> s.NodeRow:
     """One machine."""
     now, found = cluster_view.now, fitness.unfit(machine, cluster_view)
-    node = slurm.nodes.get(machine.slot) if slurm and machine.line_published else None
+    there = machine.line_published or machine.slurmd_started
+    node = slurm.nodes.get(machine.slot) if slurm and there else None
     return s.NodeRow(
         machine=machine.name, slot=machine.slot, pool=machine.pool, provider=machine.provider,
         phase=machine.phase.value, since=machine.phase_since, region=machine.offer.zone or machine.region,

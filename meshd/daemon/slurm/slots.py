@@ -1,9 +1,9 @@
 """Tells Slurm what follows for slots without a machine, and for jobs that cannot have theirs.
 
 What is to be done is decided by `meshd/plan/slots.py` from what Slurm says. It is looked at once more right before it
-is done, since a job may have got a slot in between. Slots are drained before a job is sent back, so that it does not
-get the next ones at once; and a slot that powers up for nobody is drained before it is powered down, so that no job
-gets it meanwhile.
+is done, since a job may have got a slot in between. Free slots are drained before a job is sent back, so that it does
+not get the next ones at once; and a slot that powers up for nobody is closed before it is powered down by force, so
+that no job gets it meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from meshd.daemon.reporting import problem
 from meshd.errors import SlurmError
 from meshd.model.observed import Fresh, SlurmView
 from meshd.model.plan import Plan
-from meshd.plan.slots import SendBack, SlotChanges, SlotPool, slot_changes, unwanted_now
+from meshd.plan.slots import NOBODY, SendBack, SlotChanges, SlotPool, slot_changes, to_close, unwanted_now
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
 
@@ -169,7 +169,7 @@ class SlotController(Controller):
         strays = tuple(slot for slot in changes.strays if now_s - self._since_s.get(slot, now_s) >= STRAY_S)
         return SlotChanges(
             changes.drain, changes.send_back, changes.unwanted, changes.power_down, strays, changes.start_now,
-            changes.resume, changes.addrs,
+            changes.resume, changes.off_now, changes.addrs,
         )  # fmt: skip
 
     async def _carry_out(self, changes: SlotChanges) -> None:
@@ -178,9 +178,7 @@ class SlotController(Controller):
             self._note(EventKind.SLOTS, f"{_names(slots)} drained: {reason}")
         for one in changes.send_back:
             await self._send_back(one)
-        if changes.unwanted:
-            unwanted = unwanted_now(changes.unwanted, await self._slurm.view())
-            await self._power_down(unwanted, "nobody waits for it")
+        await self._close(changes.unwanted)
         await self._power_down(changes.power_down, "no job could use it")
         await self._power_down(changes.strays, "it has no machine")
         if changes.addrs:
@@ -191,6 +189,17 @@ class SlotController(Controller):
         if changes.resume:
             await self._slurm.resume_slots(changes.resume)
             self._note(EventKind.SLOTS, f"{_names(changes.resume)} resumed: machines can be had again")
+        try:
+            await self._slurm.resume_slots(changes.off_now)
+        except SlurmError as error:  # Slurm has switched one off meanwhile, or does so within SuspendTimeout
+            log.info("slots_not_hastened", reason=str(error))
+
+    async def _close(self, slots: Collection[str]) -> None:
+        """Power down slots that power up for nobody: close them, look once more, and leave those that a job has got."""
+        if not slots:
+            return
+        await self._slurm.power_down(to_close(slots, await self._slurm.view()), NOBODY)
+        await self._power_down(unwanted_now(slots, await self._slurm.view()), "nobody waits for it")
 
     async def _power_down(self, slots: Collection[str], why: str) -> None:
         if slots:
@@ -207,7 +216,7 @@ class SlotController(Controller):
                 return
             if not one.may_requeue:
                 await self._slurm.update_job(one.job, requeue=True)
-            await self._slurm.requeue(one.job)
+            await self._requeue(one.job)
             wait_s = max(0.0, (one.until - self._now()).total_seconds())
             requeue = None if one.may_requeue else False
             await self._slurm.update_job(one.job, wait_s=wait_s, admin_comment=one.comment, requeue=requeue)
@@ -215,6 +224,14 @@ class SlotController(Controller):
         except SlurmError as error:
             # It may have ended meanwhile: the others go on, and what is still true is tried again.
             log.warning("job_not_sent_back", job=one.job, reason=str(error))
+
+    async def _requeue(self, job: str) -> None:
+        """Put a job back; one that Slurm has put back itself meanwhile is no error."""
+        try:
+            await self._slurm.requeue(job)
+        except SlurmError:
+            if not any(one.id == job and one.state == "PENDING" for one in (await self._slurm.view()).jobs):
+                raise
 
     def _now(self) -> datetime:
         return self._clock.now()

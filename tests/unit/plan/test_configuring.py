@@ -33,6 +33,7 @@ def given(slurm: SlurmView) -> PlanInput:
     [
         ({"MIXED", "POWERING_UP", "NOT_RESPONDING"}, "CONFIGURING", True),
         ({"ALLOCATED", "POWERING_UP"}, "CONFIGURING", True),
+        ({"MIXED", "POWERED_DOWN"}, "CONFIGURING", True),  # Slurm has just given it to the job
         ({"MIXED"}, "CONFIGURING", False),  # it is up: the job starts as soon as the others are
         ({"MIXED"}, "RUNNING", False),
         ({"ALLOCATED", "POWERING_UP"}, "RUNNING", False),

@@ -11,7 +11,7 @@ from meshd.codes import DemandCode
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import SlurmJob, SlurmNode, SlurmView
 from meshd.model.plan import OpenSlots, Plan, RefusedDemand
-from meshd.plan.slots import NOBODY, SendBack, SlotChanges, SlotPool, reason_of, slot_changes, unwanted_now
+from meshd.plan.slots import NOBODY, SendBack, SlotChanges, SlotPool, reason_of, slot_changes, to_close, unwanted_now
 from tests.unit.worlds import NOW, machine
 
 POOL = SlotPool("h100", 4, "h100")
@@ -137,29 +137,40 @@ GANG = RefusedDemand("h100", ("7",), ("h100-1", "h100-2"), DemandCode.NO_CAPACIT
 
 
 @pytest.mark.parametrize(("batch", "requeue"), [(True, True), (True, False), (False, True)])
-def test_a_job_that_cannot_have_its_slots_is_sent_back_once_they_are_drained(batch: bool, requeue: bool) -> None:
+def test_a_job_that_cannot_have_its_slots_is_sent_back_once_the_others_are_drained(batch: bool, requeue: bool) -> None:
     job = SlurmJob("7", "u", "h100", "CONFIGURING", ("h100-1", "h100-2"), batch=batch, requeue=requeue)
     nodes = [slot(index, "MIXED", "POWERING_UP") for index in (1, 2)]
     found = changes(seen(*nodes, idle(3), jobs=(job,)), plan=closed(refused=(GANG,)))
-    assert found.drain == {REASON: ("h100-3", "h100-1", "h100-2")}
+    assert found.drain == {REASON: ("h100-3",)}, "Slurm would end a job whose own slot is drained"
     assert found.send_back == (SendBack("7", batch, requeue, UNTIL, REASON),)
     assert found.unwanted == ("h100-1", "h100-2")
     back = replace(job, state="PENDING", nodes=(), state_reason="BeginTime", admin_comment=REASON)
     assert changes(seen(*nodes, idle(3), jobs=(back,)), plan=closed(refused=(GANG,))).send_back == ()
 
 
-def test_a_slot_that_powers_up_for_nobody_is_drained_first() -> None:
+def test_a_slot_that_powers_up_for_nobody_is_closed_first() -> None:
     plan = replace(Plan(open_slots={"h100": OpenSlots(4)}), unwanted_slots=("h100-1",))
     powering = slot(1, "IDLE", "POWERING_UP")
     found = changes(seen(powering), plan=plan)
-    assert (found.drain, found.unwanted) == ({NOBODY: ("h100-1",)}, ("h100-1",))
+    assert (found.drain, found.unwanted) == ({}, ("h100-1",))
+    assert to_close(("h100-1",), seen(powering)) == ("h100-1",)
     drained = replace(powering, states=powering.states | {"DRAIN"}, reason=NOBODY)
     assert unwanted_now(("h100-1",), seen(drained)) == ("h100-1",)
-    assert unwanted_now(("h100-1",), seen(powering)) == (), "not drained"
+    assert to_close(("h100-1",), seen(drained)) == ()
+    assert unwanted_now(("h100-1",), seen(powering)) == (), "not closed"
     job = SlurmJob("7", "u", "h100", "CONFIGURING", ("h100-1",))
     taken = replace(drained, states=(drained.states - {"IDLE"}) | {"MIXED"})
-    assert unwanted_now(("h100-1",), seen(taken, jobs=(job,))) == (), "a job got it before it was drained"
+    assert unwanted_now(("h100-1",), seen(taken, jobs=(job,))) == (), "a job got it before it was closed"
     assert changes(seen(taken, jobs=(job,))).resume == ("h100-1",), "and may keep it"
+
+
+def test_a_slot_that_is_being_switched_off_with_no_machine_behind_it_is_free_at_once() -> None:
+    going = slot(1, "IDLE", "POWERING_DOWN")
+    assert changes(seen(going)).off_now == ("h100-1",)
+    assert changes(seen(going), machine(Phase.DRAINING)).off_now == (), "its slurmd may still run"
+    assert changes(seen(going), plan=closed()).off_now == ()
+    persons = slot(1, "IDLE", "POWERING_DOWN", "DRAIN", reason="keep", by="ann")
+    assert changes(seen(persons)).off_now == ()
 
 
 def test_slots_of_another_form_are_left_alone() -> None:

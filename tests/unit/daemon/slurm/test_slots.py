@@ -52,10 +52,21 @@ class Slurm:
         self.seen = replace(self.seen, nodes=nodes)
 
     async def resume_slots(self, slots: Collection[str]) -> None:
-        self._told("resume", *slots)
+        if slots:
+            self._told("resume", *slots)
 
     async def power_down(self, slots: Collection[str], reason: str = "", *, force: bool = False) -> None:
+        if not slots:
+            return
         self._told("force" if force else "asap", *slots)
+        if not force:
+            nodes = {
+                name: replace(node, states=node.states | {"DRAIN", "POWER_DOWN"}, reason=reason)
+                if name in slots
+                else node
+                for name, node in self.seen.nodes.items()
+            }
+            self.seen = replace(self.seen, nodes=nodes)
 
     async def set_node_addrs(self, addrs: Mapping[str, str]) -> None:
         self._told("addr", *addrs)
@@ -129,16 +140,30 @@ async def test_slots_are_drained_before_the_job_goes_back_and_powered_down_after
     world.slurm.set(slot(1, "MIXED", "POWERING_UP"), slot(2, "IDLE", "POWERED_DOWN"), jobs=(waiting(),))
     wait_s = (UNTIL - NOW).total_seconds()
     assert await world.step() == [
-        "drain h100-2 h100-1", "requeue 7", f"job 7 wait={wait_s} requeue=None", "force h100-1",
+        "drain h100-2", "requeue 7", f"job 7 wait={wait_s} requeue=None", "asap h100-1", "force h100-1",
     ]  # fmt: skip
 
 
 async def test_a_job_that_forbids_it_is_requeued_all_the_same_since_it_never_started(world: World) -> None:
     world.plan = CLOSED
-    world.slurm.set(slot(1, "MIXED", "POWERING_UP", "DRAIN", reason="meshd: x"), jobs=(waiting(requeue=False),))
+    world.slurm.set(slot(1, "MIXED", "POWERING_UP"), jobs=(waiting(requeue=False),))
     orders = await world.step()
     assert orders[:2] == ["job 7 wait=None requeue=True", "requeue 7"]
     assert orders[2].endswith("requeue=False")
+
+
+async def test_a_job_that_slurm_put_back_itself_gets_its_time_and_its_comment(world: World) -> None:
+    world.plan = CLOSED
+    world.slurm.set(slot(1, "MIXED", "POWERING_UP"), jobs=(waiting(),))
+    world.slurm.refuses = frozenset({"requeue"})
+    looks = iter((False, True))
+
+    def put_back() -> None:
+        if next(looks, True):
+            world.slurm.set(slot(1, "IDLE", "POWERED_DOWN"), jobs=(waiting(state="PENDING", nodes=()),))
+
+    world.slurm.before_view = put_back
+    assert any(order.startswith("job 7 wait=") for order in await world.step())
 
 
 async def test_who_waits_at_a_terminal_is_told_and_let_go(world: World) -> None:
@@ -153,11 +178,12 @@ async def test_a_job_that_gets_the_slot_meanwhile_keeps_it(world: World) -> None
     seen = world.current
 
     def allocate() -> None:
-        world.slurm.set(slot(1, "MIXED", "POWERING_UP"), jobs=(waiting(),))
-        world.slurm.before_view = lambda: None
+        if world.slurm.orders:  # it was closed a moment ago, and a job had got it before that
+            (node,) = world.slurm.seen.nodes.values()
+            world.slurm.set(replace(node, states=(node.states - {"IDLE"}) | {"MIXED"}), jobs=(waiting(),))
 
     world.source, world.slurm.before_view = seen, allocate
-    assert await world.step() == ["drain h100-1"]
+    assert await world.step() == ["asap h100-1"]
     world.source, world.plan = None, Plan(open_slots={"h100": OpenSlots(4)})
     assert await world.step() == ["resume h100-1"]
 
