@@ -20,6 +20,11 @@ class Step:
     reason: str
 
     @property
+    def subjects(self) -> tuple[str, ...]:
+        """All that the step is about, and that is busy while it is under way."""
+        return (self.subject,)
+
+    @property
     def action(self) -> str:
         """The step's public word, as in `meshctl plan -o json`."""
         name = type(self).__name__
@@ -72,6 +77,11 @@ class Launch(Step):
     def machines(self) -> tuple[str, ...]:
         """All machines that the call makes."""
         return (self.subject, *self.others)
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The same."""
+        return self.machines
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +348,4 @@ class Plan:
 
     def of(self, machine: MachineName) -> tuple[Step, ...]:
         """The steps about one machine."""
-        return tuple(
-            step
-            for step in self.steps
-            if step.subject == machine or (isinstance(step, Launch) and machine in step.others)
-        )
+        return tuple(step for step in self.steps if machine in step.subjects)

@@ -61,7 +61,12 @@ def summary_of(plan: Plan, machines: Sequence[Machine]) -> PlanSummary:
     removes = tuple(step.subject for step in plan.steps if isinstance(step, Remove))
     before = sum(prices.values())
     return PlanSummary(
-        rows=tuple(_step_row(step) for step in plan.steps if not isinstance(step, _BOOKKEEPING)),
+        rows=tuple(
+            _step_row(step, subject)
+            for step in plan.steps
+            if not isinstance(step, _BOOKKEEPING)
+            for subject in step.subjects
+        ),
         adds=new,
         removes=removes,
         usd_per_hour_before=before,
@@ -87,9 +92,10 @@ def overshoot_gpus(plan: Plan, machines: Sequence[Machine], desired: Desired) ->
     return total
 
 
-def _step_row(step: Step) -> StepRow:
+def _step_row(step: Step, subject: str) -> StepRow:
     if isinstance(step, RequestMachine):
         offer = step.offer
         price = f"{offer.gpus}x {offer.gpu or 'CPU'} at ${offer.usd_per_hour:.2f} per hour from {offer.key}"
-        return StepRow(step.action, step.subject, f"{step.reason}; {price}")
-    return StepRow(step.action, step.subject, step.reason)
+        return StepRow(step.action, subject, f"{step.reason}; {price}")
+    together = f"; one call rents {len(step.subjects)} machines" if len(step.subjects) > 1 else ""
+    return StepRow(step.action, subject, step.reason + together)

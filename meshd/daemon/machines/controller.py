@@ -156,7 +156,7 @@ class MachineController(Controller):
         return self.last
 
     def _begin(self, decided: Plan) -> None:
-        self._executor.forget_all_but({step.subject for step in decided.steps})
+        self._executor.forget_all_but({subject for step in decided.steps for subject in step.subjects})
         notes = [step for step in decided.steps if isinstance(step, NOTES)]
         if notes:
             # When much changes at once, say the tailnet, each of a thousand machines has one.

@@ -148,7 +148,7 @@ class Executor:
 
     def _start(self, step: p.Step) -> None:
         task = asyncio.create_task(self._carry_out(step), name=f"{step.action} {step.subject}")
-        self._tasks.update(dict.fromkeys(_subjects(step), task))
+        self._tasks.update(dict.fromkeys(step.subjects, task))
         task.add_done_callback(partial(self._ended, step))
 
     def _move(self, step: p.Move) -> None:
@@ -186,7 +186,7 @@ class Executor:
         except MeshdError as error:
             self._failed(step, error)
         else:
-            for subject in _subjects(step):
+            for subject in step.subjects:
                 self._pauses.pop(subject, None)
                 self._problems.pop(subject, None)
             if isinstance(step, p.TerminateOrphan):  # no record keeps the time at which it was asked for
@@ -210,13 +210,13 @@ class Executor:
         text = f"{step.action}: {error}"
         if self._problems.get(step.subject) != text:
             log.warning("step_failed", step=step.action, subject=step.subject, reason=str(error), again_in_s=pause_s)
-        for subject in _subjects(step):
+        for subject in step.subjects:
             self._pauses[subject] = (failures, self._clock.monotonic_s() + pause_s)
             self._problems[subject] = text
 
     def _ended(self, step: p.Step, task: asyncio.Task[None]) -> None:
         """Free the subject. Log a fault of our own, and pause the subject as after any other failure."""
-        for subject in _subjects(step):
+        for subject in step.subjects:
             self._tasks.pop(subject, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("step_broke", step=task.get_name(), exc_info=error)
@@ -233,8 +233,3 @@ class Executor:
         for task in set(self._tasks.values()):
             task.cancel()
         await asyncio.gather(*set(self._tasks.values()), return_exceptions=True)
-
-
-def _subjects(step: p.Step) -> tuple[str, ...]:
-    """What is busy while the step is under way."""
-    return step.machines if isinstance(step, p.Launch) else (step.subject,)

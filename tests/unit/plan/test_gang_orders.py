@@ -14,8 +14,9 @@ from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.ids import machine_name
 from meshd.model.machine import Machine, Phase
-from meshd.model.plan import Launch, Remove, RequestMachine, Step
+from meshd.model.plan import Launch, Plan, Remove, RequestMachine, Step
 from meshd.plan.gang_orders import launched_together, with_calls
+from meshd.plan.plan_summary import summary_of
 from meshd.provider_api import Offer
 from tests.unit.worlds import NOW, OFFER, machine
 
@@ -117,3 +118,11 @@ def test_the_machines_of_a_gang_are_one_launch() -> None:
 def test_machines_whose_call_is_unclear_are_not_ordered_with_those_that_had_none() -> None:
     first, again = machine(Phase.REQUESTED, index=1, gang="a"), machine(Phase.LAUNCHING, index=2, gang="a")
     assert [step.machines for step in launches(first, again)] == [(first.name,), (again.name,)]
+
+
+def test_a_plan_shows_each_machine_of_a_call() -> None:
+    machines = [machine(Phase.REQUESTED, index=n, gang="a") for n in (1, 2)]
+    (step,) = launches(*machines)
+    plan = Plan((step,))
+    assert [row.subject for row in summary_of(plan, machines).rows] == [m.name for m in machines]
+    assert plan.of(machines[1].name) == (step,)
