@@ -72,7 +72,7 @@ class Ideal:
         self.made = self.addresses = 0
         direct = frozenset({"h100"} if relayed_s is not None else ())
         self.direct_at = NOW + timedelta(seconds=relayed_s or 0)
-        policy = Policy(direct_pools=direct)
+        policy = Policy(direct_pools=direct, gang_max={"aws": 2})
         self.desired = Desired("lab", {"h100": pool}, {"h100": Target("h100", gpus, **target)}, policy)
 
     def plan(self) -> p.Plan:
@@ -118,8 +118,15 @@ class Ideal:
         if isinstance(step, p.RequestMachine):
             self.made += 1
             new = machine(Phase.REQUESTED, created_at=self.now, name=f"lab-{step.subject}-new{self.made:03}")
-            new = replace(new, slot=step.subject, phase_since=self.now, offer=step.offer, provider=step.offer.provider)
+            gang = f"{step.gang} {self.now}" if step.gang else ""
+            new = replace(
+                new, slot=step.subject, phase_since=self.now, offer=step.offer, provider=step.offer.provider, gang=gang
+            )  # fmt: skip
             self.machines[new.name] = new
+            return
+        if isinstance(step, p.Launch) and step.others:  # one call for all of them
+            for name in step.machines:
+                self.do(replace(step, subject=name, others=()))
             return
         m = self.machines[step.subject]
         if isinstance(step, p.Launch):
