@@ -24,6 +24,8 @@ from meshd.store.ledger_copy import LedgerCopy
 
 log = structlog.get_logger(__name__)
 
+RECORDS_EVERY_S = 60.0
+"""slurmdbd keeps its records, and is not asked more often than it needs to be."""
 READ_EVERY_S = 20.0
 """Often enough for slurmctld's memory of a job that has ended (MinJobAge, 300 s by default) and for the counters."""
 FRESH_S = 5.0
@@ -79,6 +81,7 @@ class JobUses(Controller):
         self._pruned_at: datetime | None = None
         self._known: dict[tuple[str, str, datetime], JobUse] = {}
         self._reading = asyncio.Lock()
+        self._problem = ""
         self.by_records: bool | None = None
 
     def problems(self) -> Iterable[ProblemView]:
@@ -97,7 +100,7 @@ class JobUses(Controller):
         if self._pruned_at is None or abs(now - self._pruned_at) > PRUNED_EVERY:
             self._ledger.prune(now)
             self._pruned_at = now
-        return READ_EVERY_S
+        return RECORDS_EVERY_S if self.by_records else READ_EVERY_S
 
     async def read_now(self) -> None:
         """Read once more, for somebody who asks for costs. What cannot be read stays as it was."""
@@ -111,13 +114,16 @@ class JobUses(Controller):
                 return
             try:
                 await self._read(self._clock.now(), slots)
+                self._problem = ""
             except SlurmError as error:
-                log.warning("job_uses_not_read", reason=str(error))
+                if str(error) != self._problem:
+                    log.warning("job_uses_not_read", reason=str(error))
+                self._problem = str(error)
 
     async def _read(self, now: datetime, slots: frozenset[str]) -> None:
         open_before = self._ledger.open_uses()
-        since = min((use.since for use in open_before), default=now)
-        since = min(since, self._read_at or self._ledger.counted_until() or now - timedelta(days=1))
+        # Jobs that run are in every reading, whenever they began.
+        since = self._read_at or self._ledger.counted_until() or now - timedelta(days=1)
         found = await self._reader.read(since, records=await self._slurm.keeps_records())
         uses = {(use.job, use.slot, use.since): use for use in found.uses if use.slot in slots}
         ended = self._read_at or now
