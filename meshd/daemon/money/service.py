@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from meshd.api import schema as s
 from meshd.api.faults import Refused
@@ -19,6 +19,9 @@ from meshd.plan.cover import micros
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
 from meshd.store.ledger import Ledger
+
+LONGEST_ROUNDING = timedelta(hours=1)
+"""No cloud rounds a machine's time up by more."""
 
 
 class CostService:
@@ -52,12 +55,12 @@ class CostService:
         until = min(query.until or now, now)
         if since >= until and query.until is not None:
             raise Refused("the time ends before it begins", "give --since before --until", code=RefusalCode.NO_TIME)
+        # A machine that is over may be billed until a moment that is yet to come: its cloud has rounded its time up.
+        end = until if query.until is not None and query.until < now else now + LONGEST_ROUNDING
         if by.of_jobs:
             await self._uses.read_now()
-        lives = self._ledger.lives(since, until)
-        found = await asyncio.to_thread(
-            costs, by, lives, self._ledger.uses(since, until) if by.of_jobs else (), since, until, now
-        )
+        uses = self._ledger.uses(since, end) if by.of_jobs else ()
+        found = await asyncio.to_thread(costs, by, self._ledger.lives(since, end), uses, since, end, now)
         rate = sum(micros(m.usd_per_hour) for m in self._journal.machines() if m.phase in COSTS_MONEY)
         month = self._ledger.spent(now)[ALL].month
         records = self._uses.by_records

@@ -20,8 +20,9 @@ from meshd.daemon.money.uses import COUNTED_AFTER, JobUses
 from meshd.model.budget import MICROS, BudgetLimits, Spent
 from meshd.model.ledger import JobUse
 from meshd.model.machine import Machine, Phase
-from meshd.plan.ledger import budget_of
+from meshd.plan.ledger import Rounding, budget_of
 from meshd.provider_api import Offer
+from meshd.store.ledger import Ledger
 from tests.head_room import HeadRoom
 from tests.unit.worlds import NOW, OFFER, machine
 
@@ -94,6 +95,17 @@ async def test_rows_by_pool_provider_machine_and_day_add_up(room: HeadRoom) -> N
     assert [row.key for row in days.rows] == sorted(row.key for row in days.rows)
     assert len(days.rows) == 2
     assert days.micro_usd == 55 * MICROS
+
+
+async def test_what_a_cloud_has_rounded_up_counts_at_once(room: HeadRoom) -> None:
+    """As for Lambda's minutes: at once when the machine is gone, not when its minute is over."""
+    now = room.clock.now()
+    room.ledger = Ledger(room.journal, {"aws": Rounding(3600.0)}, room.clock.now)
+    gone = machine(Phase.GONE, launched_at=now - timedelta(minutes=10), gone_at=now)
+    room.journal.put(gone, EventKind.PHASE, "", now)
+    assert [(await cost(room, by=by)).usd for by in ("machine", "job")] == [2.0, 2.0]
+    before = await cost(room, until=now - timedelta(minutes=5))
+    assert before.usd == pytest.approx(1 / 6, abs=1e-5)
 
 
 async def test_rows_beyond_the_limit_are_summed_up(room: HeadRoom) -> None:
