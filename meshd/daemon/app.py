@@ -153,7 +153,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     # Slurm sends the groups of users with each job, and caches them.
     accounts.on_change(node_settings.wake, groups_changed=slurm_files.reconfigure)
     slots = SlotController(
-        live, journal, ports.slurm, clock, sources.slurm, placeholders=lambda: slurm_files.placeholders,
+        live, journal, ports.slurm, clock, sources.slurm,
         plan=lambda: machines.controller.last.plan if machines.controller.last else None, changed=sources.slurm.hurry,
     )  # fmt: skip
     snapshot = SnapshotReader(sources, tailnet, lag, slurm_files, reports, node_settings)

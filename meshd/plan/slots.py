@@ -70,7 +70,6 @@ class SlotChanges:
         resume: the drains to lift.
         off_now: slots that Slurm is switching off, and behind which no machine is any more: a resume makes them idle~
             at once, without SuspendTimeout.
-        addrs: by slot, the placeholder that its address is to be again.
     """
 
     drain: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -81,7 +80,6 @@ class SlotChanges:
     start_now: tuple[str, ...] = ()
     resume: tuple[str, ...] = ()
     off_now: tuple[str, ...] = ()
-    addrs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def none(self) -> bool:
@@ -106,7 +104,6 @@ def slot_changes(
     machines: Collection[Machine],
     view: SlurmView,
     plan: Plan,
-    placeholders: Mapping[str, str],
 ) -> SlotChanges:
     """What Slurm is to be told now. Carrying it out once more, or a part of it, changes nothing else.
 
@@ -115,10 +112,9 @@ def slot_changes(
         machines: those that are not GONE.
         view: Slurm, read after the plan's snapshot or in it.
         plan: what cannot be had.
-        placeholders: by slot, the address of its line while it is free; a slot that is missing keeps its address.
     """
     there = {m.slot for m in machines if m.phase in HOLDS_SLOT and not m.left_slurm}
-    found = _Changes(view, plan, placeholders)
+    found = _Changes(view, plan)
     for pool in pools:
         found.look(pool, [node for node in _nodes_of(pool, view) if node.name not in there])
     return found.made()
@@ -127,15 +123,14 @@ def slot_changes(
 class _Changes:
     """The changes so far."""
 
-    def __init__(self, view: SlurmView, plan: Plan, placeholders: Mapping[str, str]) -> None:
-        self._view, self._plan, self._placeholders = view, plan, placeholders
+    def __init__(self, view: SlurmView, plan: Plan) -> None:
+        self._view, self._plan = view, plan
         self._refused = {slot: one for one in plan.refused for slot in one.slots if _cloud(view, slot)}
         self._drain: dict[str, list[str]] = {}
         self._power_down: list[str] = []
         self._strays: list[str] = []
         self._resume: list[str] = []
         self._off_now: list[str] = []
-        self._addrs: dict[str, str] = {}
         self._reopened: set[str] = set()
 
     def look(self, pool: SlotPool, free: Sequence[SlurmNode]) -> None:
@@ -144,7 +139,6 @@ class _Changes:
         for node in free:
             if _drained_by_person(node, self._view):
                 continue
-            self._address(node)
             if is_broken(node, self._view):
                 self._power_down.append(node.name)
             elif is_stray(node, self._view):
@@ -158,12 +152,6 @@ class _Changes:
         opened = self._plan.open_slots.get(pool.name)
         if opened is not None:
             self._open(pool, closable, opened)
-
-    def _address(self, node: SlurmNode) -> None:
-        """Slurm itself puts a slot's name for the address of one that it switched off (24.11), which is as good."""
-        address = self._placeholders.get(node.name, node.node_addr)
-        if node.node_addr not in (address, node.name) and not self._view.running_on(node.name):
-            self._addrs[node.name] = address
 
     def _open(self, pool: SlotPool, closable: Sequence[SlurmNode], opened: OpenSlots) -> None:
         """Drain the idle~ slots that are too many, and resume drain~ slots. Those that are open stay open first."""
@@ -192,7 +180,6 @@ class _Changes:
             start_now=tuple(_start_now(self._reopened, self._view, self._plan)),
             resume=tuple(self._resume),
             off_now=tuple(slot for slot in self._off_now if not any(slot in slots for slots in self._drain.values())),
-            addrs=self._addrs,
         )
 
 

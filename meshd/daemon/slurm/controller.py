@@ -29,7 +29,6 @@ from meshd.errors import SlurmError
 from meshd.model.desired import Promise
 from meshd.model.machine import Phase
 from meshd.model.observed import SlurmView, value_of
-from meshd.plan.slurm_lines import PLACEHOLDERS
 from meshd.runtime.clock import Clock
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.files import SlurmFiles, Writer
@@ -103,8 +102,6 @@ class SlurmFilesController(Controller):
         self._content = FileContent(live, journal, self.held, pod_providers, promises)
         self._addrs = NodeAddrs(client, clock, slurm, wait_until_quiet)
         self._wanted: Rendered | None = None
-        self._placeholders_of: Rendered | None = None
-        self._placeholders: dict[str, str] = {}
         self._asked, self._asked_s = "", 0.0
         self._first_change_s: float | None = None
         self._last_change_s = 0.0
@@ -126,17 +123,6 @@ class SlurmFilesController(Controller):
         if self._publisher is None:
             return {}
         return self._addrs.settable(self._make(), self._publisher.applier)
-
-    @property
-    def placeholders(self) -> Mapping[str, str]:
-        """The address of each slot's line while the slot is free."""
-        wanted = self._wanted
-        if wanted is None:
-            return {}
-        if self._placeholders_of is not wanted:
-            self._placeholders_of = wanted
-            self._placeholders = {slot: str(PLACEHOLDERS[index]) for index, slot in enumerate(wanted.slots)}
-        return self._placeholders
 
     @property
     def left_out(self) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ that no job gets it meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from typing import Protocol
 
@@ -58,10 +58,6 @@ class Slurm(Protocol):
         """Slurm switches them off. Raises SlurmError."""
         ...
 
-    async def set_node_addrs(self, addrs: Mapping[str, str]) -> None:
-        """Where slurmctld reaches them. Raises SlurmError."""
-        ...
-
     async def requeue(self, job: str) -> None:
         """Put a batch job back into the queue. Raises SlurmError."""
         ...
@@ -91,7 +87,6 @@ class SlotController(Controller):
         clock: time.
         seen: what Slurm said last.
         plan: the last plan; None before the first tick.
-        placeholders: by slot, the address of its line while it is free.
         changed: called after something was changed: Slurm is to be read again.
     """
 
@@ -106,7 +101,6 @@ class SlotController(Controller):
         seen: Observed[SlurmView],
         *,
         plan: Callable[[], Plan | None],
-        placeholders: Callable[[], Mapping[str, str]],
         changed: Callable[[], None],
     ) -> None:
         super().__init__(clock)
@@ -115,7 +109,6 @@ class SlotController(Controller):
         self._slurm = slurm
         self._seen = seen
         self._plan = plan
-        self._placeholders = placeholders
         self._changed = changed
         self._since_s: dict[str, float] = {}
         self._error = ""
@@ -156,7 +149,7 @@ class SlotController(Controller):
 
     def _decide(self, plan: Plan, view: SlurmView) -> SlotChanges:
         pools = slot_pools(self._live.settings)
-        return slot_changes(pools, self._journal.machines(), view, plan, self._placeholders())
+        return slot_changes(pools, self._journal.machines(), view, plan)
 
     def _remember(self, changes: SlotChanges) -> None:
         """Since when each slot has been in a state that it must not stay in."""
@@ -169,7 +162,7 @@ class SlotController(Controller):
         strays = tuple(slot for slot in changes.strays if now_s - self._since_s.get(slot, now_s) >= STRAY_S)
         return SlotChanges(
             changes.drain, changes.send_back, changes.unwanted, changes.power_down, strays, changes.start_now,
-            changes.resume, changes.off_now, changes.addrs,
+            changes.resume, changes.off_now,
         )  # fmt: skip
 
     async def _carry_out(self, changes: SlotChanges) -> None:
@@ -181,8 +174,6 @@ class SlotController(Controller):
         await self._close(changes.unwanted)
         await self._power_down(changes.power_down, "no job could use it")
         await self._power_down(changes.strays, "it has no machine")
-        if changes.addrs:
-            await self._slurm.set_node_addrs(changes.addrs)
         for job in changes.start_now:
             await self._slurm.update_job(job, wait_s=0, admin_comment="")
             self._note(EventKind.QUEUE, f"job {job} may start again")

@@ -19,7 +19,6 @@ UNTIL = NOW + timedelta(minutes=10)
 WHY = "aws has none"
 CLOSED = OpenSlots(0, DemandCode.NO_CAPACITY, WHY, UNTIL)
 REASON = reason_of(DemandCode.NO_CAPACITY, WHY, UNTIL)
-PLACEHOLDERS = {f"h100-{index}": f"239.192.0.{index}" for index in range(1, 5)}
 
 
 def slot(index: int, *states: str, reason: str = "", by: str = "slurm", addr: str = "") -> SlurmNode:
@@ -37,7 +36,7 @@ def seen(*nodes: SlurmNode, jobs: tuple[SlurmJob, ...] = ()) -> SlurmView:
 
 def changes(view: SlurmView, *machines: Machine, plan: Plan | None = None) -> SlotChanges:
     opened = {"h100": OpenSlots(4)}
-    return slot_changes([POOL], machines, view, plan or Plan(open_slots=opened), PLACEHOLDERS)
+    return slot_changes([POOL], machines, view, plan or Plan(open_slots=opened))
 
 
 def closed(opened: OpenSlots = CLOSED, **more: object) -> Plan:
@@ -80,14 +79,6 @@ def test_a_slot_that_no_job_could_use_is_brought_back(node: SlurmNode, back: boo
 )
 def test_a_slot_that_is_up_without_a_machine(node: SlurmNode, jobs: tuple[SlurmJob, ...], stray: bool) -> None:
     assert changes(seen(node, jobs=jobs)).strays == (("h100-1",) if stray else ())
-
-
-def test_a_slot_without_a_machine_gets_its_placeholder_back() -> None:
-    renamed, taken = slot(2, "IDLE", "POWERED_DOWN", addr="h100-2"), slot(1, "IDLE", "POWERED_DOWN", addr="100.64.0.9")
-    assert changes(seen(taken, renamed)).addrs == {"h100-1": "239.192.0.1"}
-    left = machine(Phase.DRAINING, left_slurm=True)
-    assert changes(seen(taken), left).addrs == {"h100-1": "239.192.0.1"}
-    assert changes(seen(taken), machine(Phase.CONFIGURING)).addrs == {}
 
 
 def test_slots_that_cannot_be_had_are_drained_with_the_reason_and_the_time() -> None:

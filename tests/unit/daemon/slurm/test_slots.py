@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,9 +68,6 @@ class Slurm:
             }
             self.seen = replace(self.seen, nodes=nodes)
 
-    async def set_node_addrs(self, addrs: Mapping[str, str]) -> None:
-        self._told("addr", *addrs)
-
     async def requeue(self, job: str) -> None:
         self._told("requeue", job)
         nodes = {
@@ -100,7 +97,7 @@ class World:
         pool = PoolSettings(gpu="h100", gpus_per_node=1, max_nodes=4, providers=["aws"])
         self.controller = SlotController(
             live_settings(pools={"h100": pool}), self.journal, self.slurm, self.clock, self, plan=lambda: self.plan,
-            placeholders=dict, changed=lambda: None,
+            changed=lambda: None,
         )  # fmt: skip
 
     @property
