@@ -105,7 +105,7 @@ class Power:
             await self.slot(slot, lambda node: node.states == {"IDLE", "CLOUD", "POWERED_DOWN"}, "idle~")
 
     async def powering_up(self, slot: str) -> None:
-        await self.slot(slot, lambda node: node.powering_up, "powering up")
+        await self.slot(slot, lambda node: "POWERING_UP" in node.states, "powering up")
 
     async def up(self, slot: str) -> None:
         """Have a machine on a slot that powers up."""
