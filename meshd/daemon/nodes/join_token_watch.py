@@ -55,4 +55,9 @@ def _cure(code: str, machine: str) -> str:
             "a user on it may have tried the join token from its user data: look at who runs jobs there. If its agent "
             f"lost its node token, replace the machine: meshctl remove {machine}"
         )
+    if code == JoinCode.OTHER_INSTANCE:
+        return (
+            "another machine sent the join token of its gang: look for a second device with its name in the tailnet's "
+            f"admin console. The machine itself may still join; if it does not: meshctl remove {machine}"
+        )
     return f"it can no longer join: meshctl remove {machine}"
