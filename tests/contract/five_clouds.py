@@ -47,7 +47,9 @@ from meshd.model.machine import IN_SLURM
 from meshd.model.machine import Machine as Record
 from meshd.model.observed import Fresh, SlurmNode, Snapshot, TailnetPeer, TailnetView
 from meshd.obs.metrics import Metrics
+from meshd.plan.ledger import rounding_of
 from meshd.store.journal import Journal
+from meshd.store.ledger import Ledger as MachineLedger
 from tests.contract.rigs import RIGS, SECRET, ManualClock
 from tests.live import live_settings
 from tests.node_room import node_parts
@@ -291,6 +293,9 @@ class Engine:
         guards = Guards(live, Metrics(), clock)
         loaded = load_providers(settings, clock.now, lambda _: None)
         self.providers = {name: guards.around(provider) for name, provider in loaded.items()}
+        self.ledger = MachineLedger(
+            self.journal, {name: rounding_of(one.capabilities) for name, one in self.providers.items()}, clock.now
+        )
         self.sources = Sources(
             self.providers, clouds.slurm, NoKeys(), self.journal, live, clock, lambda: None,
         )  # fmt: skip

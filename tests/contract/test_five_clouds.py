@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from deploy.sandbox.clouds.ledger import End
+from deploy.sandbox.clouds.server import BILLING
 from meshd.daemon.head_api import views
+from meshd.model.budget import MICROS
 from meshd.model.desired import Target
 from meshd.model.machine import Phase
 from tests.contract.five_clouds import CLOUDS, POOLS, Engine, FiveClouds
@@ -92,4 +96,29 @@ async def test_the_wanted_machines_run_after_any_history(seed: int, tmp_path: Pa
         ended = [machine for machine in clouds.machines() if machine.ended_at is not None]
         unseen = sum(machine.usd_per_hour for machine in ended) * NOTICED_AFTER_S / 3600
         assert paid - 0.01 <= told <= paid + unseen + 0.01, "an end is noticed late; but nothing is told too cheap"
+        _billed(clouds, engine)
         await engine.kill()
+
+
+def _billed(clouds: FiveClouds, engine: Engine) -> None:
+    """The ledger against the bills of the clouds.
+
+    Of a machine that its owner ended, or that goes on, both are the same within a hundredth, or the two seconds to
+    which a cloud tells its launch and its end. One that ended by itself is billed until that was noticed.
+    """
+    now = clouds.clock.now()
+    ours: Counter[str] = Counter()
+    for life in engine.ledger.lives(now - timedelta(days=365), now):
+        ours[life.machine] += life.cost(life.since, life.billed_until(now))
+    late = may_be_late = 0.0
+    for cloud, ledger in clouds.ledgers.items():
+        for machine in ledger.everything():
+            billed = machine.billed_usd(now, BILLING[cloud]) * MICROS
+            second = machine.usd_per_hour / 3600 * MICROS
+            assert ours[machine.token] >= billed - 2 * second, "nothing is told too cheap"
+            if machine.end in {None, End.ASKED}:
+                assert ours[machine.token] == pytest.approx(billed, rel=0.01, abs=2 * second), machine.token
+            else:
+                late += ours[machine.token] - billed
+                may_be_late += NOTICED_AFTER_S * second
+    assert late <= may_be_late
