@@ -143,6 +143,8 @@ class _Changes:
                 self._power_down.append(node.name)
             elif is_stray(node, self._view):
                 self._strays.append(node.name)
+                if node.powered_down:
+                    closable.append(node)
             elif node.powering_up and _ours(node) and node.held and node.name not in self._refused:
                 self._resume.append(node.name)  # Slurm gave it to a job before it was drained
             elif node.powered_down:
@@ -203,16 +205,19 @@ def _for_nobody(slots: Collection[str], view: SlurmView) -> list[SlurmNode]:
 
 
 def is_broken(node: SlurmNode, view: SlurmView) -> bool:
-    """Whether no job could use a free slot in this state: it is DOWN, or off and NOT_RESPONDING."""
-    if node.states & _GOING or node.held:
-        return False
-    if "DOWN" in node.states:
-        return not by_person(node, view.slurm_user)
-    return "POWERED_DOWN" in node.states and "NOT_RESPONDING" in node.states
+    """Whether no job could use a free slot in this state: it is DOWN."""
+    down = "DOWN" in node.states and not node.states & _GOING and not node.held
+    return down and not by_person(node, view.slurm_user)
 
 
 def is_stray(node: SlurmNode, view: SlurmView) -> bool:
-    """Whether a free slot is up without a machine. One that the journal lost may be about to be found again."""
+    """Whether a free slot is in a state that passes by itself, or has to be ended when it stays.
+
+    It is up without a machine: one that the journal lost may be about to be found again. Or it is off and
+    NOT_RESPONDING: each resume leaves that for a moment, and where it stays Slurm gives the slot to no job.
+    """
+    if {"POWERED_DOWN", "NOT_RESPONDING"} <= node.states:
+        return not node.states & (_GOING | {"DOWN"}) and not node.held
     off = node.states & (_GOING | {"POWERED_DOWN", "DOWN"})
     return not off and not node.powering_up and not node.held and not view.jobs_on(node.name)
 

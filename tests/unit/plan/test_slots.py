@@ -54,8 +54,7 @@ def test_free_slots_in_order_need_nothing() -> None:
         (slot(1, "DOWN", "NOT_RESPONDING", reason="meshd: free slot"), True),  # upgraded from a pool driven by hand
         (slot(1, "DOWN", "NOT_RESPONDING", reason="Not responding"), True),
         (slot(1, "DOWN", "POWERED_DOWN", reason="bad fan", by="root"), False),  # a person's
-        (idle(1, "NOT_RESPONDING"), True),  # Slurm gives it to no job
-        (idle(1, "NOT_RESPONDING", "DRAIN", reason="keep out", by="ann"), False),
+        (idle(1, "NOT_RESPONDING"), False),  # a resume leaves that for a moment: see `strays`
         (slot(1, "DOWN", "POWERED_DOWN", "POWER_DOWN"), False),  # on its way
         (slot(1, "IDLE", "POWERING_DOWN", "NOT_RESPONDING"), False),
         (slot(1, "IDLE", "POWERING_UP", "NOT_RESPONDING"), False),  # somebody waits, or `unwanted_slots` has it
@@ -71,6 +70,8 @@ def test_a_slot_that_no_job_could_use_is_brought_back(node: SlurmNode, back: boo
     ("node", "jobs", "stray"),
     [
         (slot(1, "IDLE"), (), True),
+        (idle(1, "NOT_RESPONDING"), (), True),  # Slurm gives it to no job, if it stays so
+        (idle(1, "NOT_RESPONDING", "DRAIN", reason="keep out", by="ann"), (), False),
         (slot(1, "IDLE", "DRAIN", reason="meshd: x"), (), True),
         (slot(1, "MIXED"), (), False),
         (slot(1, "IDLE"), (SlurmJob("7", "u", "h100", "RUNNING", ("h100-1",)),), False),
