@@ -89,7 +89,7 @@ def cure(machine: Machine, found: Unfit) -> str:
         case UnfitReason.GPU_FAULT:
             return f"`nvidia-smi` and `dmesg` on the machine show more; {give_back}"
         case UnfitReason.SPOT_NOTICE:
-            return f"`meshctl events {slot}` shows what is done for its jobs; docs/operations.md, Spot machines"
+            return f"`meshctl events --node {slot}` shows what is done for its jobs; docs/operations.md, Spot machines"
         case UnfitReason.SHARE_LOST:
             return f"see that the share's server answers; {look}"
         case UnfitReason.ACCOUNT_CLASH:

@@ -221,7 +221,7 @@ class NoticeWatch:
             pause.wait(self._look_s)
 
     def _hold(self, path: str, read: Callable[[Answer, float], Notice | None]) -> None:
-        """Follow one of GCE's values for good."""
+        """Follow one of GCE's values as long as the head says that this is a spot machine there."""
         service, pause, etag = self._service(), threading.Event(), ""
 
         def ask() -> Notice | None:
@@ -231,7 +231,7 @@ class NoticeWatch:
             etag = answer.etag
             return notice
 
-        while True:
+        while self._node.state.spot_cloud == "gce":
             if self.look(path, ask):
                 pause.wait(AT_ONCE_S if etag else self._look_s)
             else:

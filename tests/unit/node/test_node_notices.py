@@ -117,6 +117,10 @@ def house() -> Iterator[House]:
     made.server.over.set()
     made.server.shutdown()
     made.server.server_close()
+    for thread in threading.enumerate():
+        if thread.name in {"spot notices", "maintenance notices"}:
+            thread.join(WITHIN_S)
+            assert not thread.is_alive()
 
 
 def until(look: Callable[[], bool]) -> None:
