@@ -31,12 +31,14 @@ class Gang:
         slots: those that lack a machine, in order.
         soon: those of them that have to wait, since a machine is still to leave the slot.
         machines: those that the jobs have already, and that stay.
+        moving: nodes that the jobs have, and that leave since the gang goes elsewhere: the jobs have to let them go.
     """
 
     jobs: tuple[str, ...]
     slots: tuple[str, ...]
     soon: frozenset[str]
     machines: tuple[Machine, ...]
+    moving: tuple[Machine, ...] = ()
 
     @property
     def words(self) -> str:
@@ -124,13 +126,22 @@ def _in(pool: Pool, slot: str) -> bool:
 
 
 def _stays(machine: Machine) -> bool:
-    return machine.phase in COUNTS_AS_SUPPLY and not machine.removal and not machine.failure
+    """Whether it is, or will be, the node of its slot. A node that its cloud takes back is one until then."""
+    taken_back = machine.preempted_at is not None and machine.phase is not Phase.READY
+    return machine.phase in COUNTS_AS_SUPPLY and not (machine.removal or machine.failure or taken_back)
+
+
+def _moves_as_node(machine: Machine) -> bool:
+    """Whether it leaves with its gang, and a job that has its slot could still start there."""
+    node = machine.phase in {Phase.READY, Phase.DRAINING} and not machine.left_slurm
+    return node and machine.removal is Removal.GANG_MOVED
 
 
 def _can_come_back(machine: Machine) -> bool:
     """Whether it was to be given back, and Slurm still has it as a machine that is on its way."""
     wanted_less = machine.removal is Removal.SCALE_DOWN and not machine.failure
-    return wanted_less and machine.phase in COUNTS_AS_SUPPLY and machine.phase is not Phase.READY
+    on_its_way = machine.phase in COUNTS_AS_SUPPLY and machine.phase is not Phase.READY
+    return wanted_less and on_its_way and machine.preempted_at is None
 
 
 def _of_person(machine: Machine | None) -> bool:
@@ -187,7 +198,8 @@ def _gangs(
         theirs = {slot for job in members for slot in slots_of.get(job, ())}
         there = tuple(at[slot] for slot in sorted(theirs) if slot in at)
         soon = frozenset(taken.intersection(slots))
-        found.append(Gang(tuple(sorted(members, key=_job_order)), tuple(slots), soon, there))
+        moving = tuple(m for m in machines if m.slot in theirs and _moves_as_node(m))
+        found.append(Gang(tuple(sorted(members, key=_job_order)), tuple(slots), soon, there, moving))
     return (*sorted(found, key=lambda gang: _job_order(gang.jobs[0])), *alone)
 
 

@@ -7,12 +7,12 @@ own way through the offers, whatever the others do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from meshd.codes import DemandCode, WarningCode
 from meshd.model.cooldown import CooldownCause, CooldownKey
-from meshd.model.desired import Desired, Pool, Target
+from meshd.model.desired import Desired, Pool, Target, options_of
 from meshd.model.ids import slot_name
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh, Snapshot
@@ -20,6 +20,7 @@ from meshd.model.plan import OpenSlots, RefusedDemand, Remove, RequestMachine, S
 from meshd.plaintext import counted
 from meshd.plan.cover import micros
 from meshd.plan.demand import Demand, Gang
+from meshd.plan.demand_places import Places, first_within
 from meshd.plan.gang import Group, group_of, place
 from meshd.plan.grow import hindrance_of
 from meshd.plan.placement import misses, spot_policy, usable, usable_from, why_none
@@ -33,6 +34,9 @@ UNREAD_PATIENCE_S = 300.0
 
 AGAIN_S = 300
 """Where nothing says when to try again, it is tried at a whole multiple of this, at the earliest after as long."""
+
+MOVES_S = 30
+"""For so long a job goes back to the queue whose nodes leave, so that it gets all of them in another place."""
 
 _CODES = {
     WarningCode.AUTH_KEY_DEAD: DemandCode.AUTH_KEY_DEAD,
@@ -85,9 +89,9 @@ class DemandGrowth:
         self._stopped = False
         self._offers = snapshot.known_offers
         self._fit = usable(self._offers, pool, self._target, desired.cooldowns, given.now)
-        self._all = _Places(self._fit, self._place_of, self._objective)
+        self._all = Places(self._fit, self._place_of, self._objective)
         least = self._tried.least_failed(self._fit) if self._tried.any_due else self._fit
-        self._least = self._all if least is self._fit else _Places(least, self._place_of, self._objective)
+        self._least = self._all if least is self._fit else Places(least, self._place_of, self._objective)
         self._whys: dict[Group | None, _Refusal] = {}
         self.refused: list[RefusedDemand] = []
 
@@ -138,6 +142,10 @@ class DemandGrowth:
             return
         if self._stopped:
             return  # one machine proves the pool first
+        if gang.moving:
+            names = ", ".join(m.slot for m in gang.moving)
+            self._refuse(gang, self._goes_elsewhere(f"its gang moves: it waits until {names} has left"))
+            return
         here = set() if self._pool.spread else {group_of(m.offer) for m in gang.machines}
         only = next(iter(here)) if len(here) == 1 else None
         count, limit = len(gang.slots), self._left_micros(self._usd.soon)
@@ -149,14 +157,16 @@ class DemandGrowth:
             return
         if only is not None and any(m.removal or m.phase is Phase.LAUNCHING for m in gang.machines):
             return  # where it may go is known once this is settled
-        # A job that waits for the others may start on a node that is up, whatever the machine's phase is.
-        movable = all(m.phase is not Phase.READY and self._given.idle(m) for m in gang.machines)
-        if movable and only is not None:
+        if only is not None and all(self._can_leave(machine, gang) for machine in gang.machines):
             instead = sum(micros(m.usd_per_hour) for m in gang.machines)
             roomy = None if limit is None else limit + instead
             other = self._all.cheapest(count + len(gang.machines), roomy, without=only)
             if other is not None:
-                yield from self._moves(gang, only, other)
+                removals = list(self._moves(gang, only, other))
+                if any(m.phase is Phase.READY for m in gang.machines):
+                    # Slurm keeps the job's slots together: it gets others once it has let go of this node.
+                    self._refuse(gang, self._goes_elsewhere(removals[0].reason))
+                yield from removals
                 return
         self._refuse(gang, self._refusal(count, only, gang))
 
@@ -167,7 +177,7 @@ class DemandGrowth:
             return next((offer for offer in found if offer is not None), None)
         mine = self._all.offers(only)
         least = self._tried.least_failed(mine) if self._tried.any_due else mine
-        return _first_within(least, count, limit) or _first_within(mine, count, limit)
+        return first_within(least, count, limit) or first_within(mine, count, limit)
 
     def _requests(self, gang: Gang, offer: Offer) -> Iterator[Step]:
         price, now = micros(offer.usd_per_hour), self._left_micros(self._usd.now)
@@ -198,7 +208,25 @@ class DemandGrowth:
                 by_queue=True, for_jobs=self._given.configuring_jobs.get(slot, ()), gang=call,
             )  # fmt: skip
 
-    def _moves(self, gang: Gang, only: Group, other: Offer) -> Iterator[Step]:
+    def _can_leave(self, machine: Machine, gang: Gang) -> bool:
+        """Whether a machine of a gang may be given up for one elsewhere.
+
+        One that is not a node yet may, if no job can start there. A node may, if no other job has it, none runs there,
+        and nobody has ordered it where it is.
+        """
+        slot, given = machine.slot, self._given
+        if machine.phase is not Phase.READY:
+            return given.idle(machine)
+        target, node = self._desired.target(self._pool), given.node(machine)
+        kept = machine.held or (given.slurm is not None and slot in given.slurm.suspend_exc)
+        ordered = target is not None and bool(options_of(target))
+        strangers = given.jobs.get(slot) or not set(given.configuring_jobs.get(slot, ())) <= set(gang.jobs)
+        return not (kept or ordered or strangers) and node is not None and "COMPLETING" not in node.states
+
+    def _goes_elsewhere(self, reason: str) -> _Refusal:
+        return _Refusal(DemandCode.PLACE, reason, self._given.now + timedelta(seconds=MOVES_S))
+
+    def _moves(self, gang: Gang, only: Group, other: Offer) -> Iterator[Remove]:
         total = counted(len(gang.slots) + len(gang.machines), "machine")
         reason = (
             f"its gang moves: {place(only)} cannot give {len(gang.slots)} of {total} for {gang.words}, and "
@@ -277,59 +305,6 @@ class DemandGrowth:
         order = self._pool.providers.index(offer.provider)
         # Of two that cost the same, the one with the promised GPUs leaves none idle.
         return prefer_spot and not offer.spot, micros(offer.usd_per_hour), offer.gpus, order, offer.key
-
-
-class _Places:
-    """The offers of each place, best first, and the places by their best offer."""
-
-    def __init__(
-        self,
-        offers: Iterable[Offer],
-        place_of: Callable[[Offer], Group],
-        objective: Callable[[Offer], tuple[bool, int, int, int, str]],
-    ) -> None:
-        self._objective = objective
-        found: dict[Group, list[Offer]] = {}
-        for offer in offers:
-            found.setdefault(place_of(offer), []).append(offer)
-        self._offers = {group: sorted(mine, key=objective) for group, mine in found.items()}
-        self._order = sorted(self._offers, key=lambda group: objective(self._offers[group][0]))
-
-    def offers(self, group: Group) -> Sequence[Offer]:
-        """Those of one place, best first."""
-        return self._offers.get(group, ())
-
-    def cheapest(
-        self, count: int, limit: int | None, here: Iterable[Group] = (), without: Group | None = None
-    ) -> Offer | None:
-        """The offer of which `count` machines are best, all in one place; None when nothing is within the limit.
-
-        Args:
-            count: how many machines.
-            limit: micro-USD per hour for all of them together; None for no limit.
-            here: places that are preferred at equal cost.
-            without: a place that does not count.
-        """
-        best: Offer | None = None
-        near = set(here)
-        for group in self._order:
-            if group == without:
-                continue
-            if best is not None and self._objective(self._offers[group][0])[:2] > self._objective(best)[:2]:
-                break
-            found = _first_within(self._offers[group], count, limit)
-            if found is not None and (best is None or self._rank(found, near) < self._rank(best, near)):
-                best = found
-        return best
-
-    def _rank(self, offer: Offer, near: set[Group]) -> tuple[bool, int, bool, int, int, str]:
-        spot, price, gpus, order, key = self._objective(offer)
-        return spot, price, group_of(offer) not in near, gpus, order, key
-
-
-def _first_within(offers: Sequence[Offer], count: int, limit: int | None) -> Offer | None:
-    """The first of these offers of which `count` machines are within the limit, in micro-USD per hour."""
-    return next((o for o in offers if limit is None or micros(o.usd_per_hour) * count <= limit), None)
 
 
 def again_at(now: datetime) -> datetime:

@@ -67,6 +67,7 @@ class SlotChanges:
         power_down: the slots to bring back to idle~, whatever state they are in.
         strays: the slots that are up without a machine: likewise, when they stay so.
         start_now: jobs that were sent back until a time that does not count any more.
+        start_early: by job, its AdminComment: jobs that were sent back, and for which enough nodes are idle meanwhile.
         resume: the drains to lift.
         off_now: slots that Slurm is switching off, and behind which no machine is any more: a resume makes them idle~
             at once, without SuspendTimeout.
@@ -78,6 +79,7 @@ class SlotChanges:
     power_down: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()
     start_now: tuple[str, ...] = ()
+    start_early: Mapping[str, str] = field(default_factory=dict)
     resume: tuple[str, ...] = ()
     off_now: tuple[str, ...] = ()
 
@@ -116,7 +118,9 @@ def slot_changes(
     there = {m.slot for m in machines if m.phase in HOLDS_SLOT and not m.left_slurm}
     found = _Changes(view, plan)
     for pool in pools:
-        found.look(pool, [node for node in _nodes_of(pool, view) if node.name not in there])
+        nodes = _nodes_of(pool, view)
+        found.look(pool, [node for node in nodes if node.name not in there])
+        found.look_for_idle(pool, nodes)
     return found.made()
 
 
@@ -132,6 +136,8 @@ class _Changes:
         self._resume: list[str] = []
         self._off_now: list[str] = []
         self._reopened: set[str] = set()
+        self._closed: list[str] = []
+        self._early: dict[str, str] = {}
 
     def look(self, pool: SlotPool, free: Sequence[SlurmNode]) -> None:
         """Look at a pool's slots without a machine."""
@@ -147,6 +153,8 @@ class _Changes:
                     closable.append(node)
             elif node.powering_up and _ours(node) and node.held and node.name not in self._refused:
                 self._resume.append(node.name)  # Slurm gave it to a job before it was drained
+            elif node.powering_up and _ours(node) and "POWER_DOWN" in node.states:
+                self._closed.append(node.name)  # meshd was killed before it powered it down
             elif node.powered_down:
                 closable.append(node)
                 if "POWERING_DOWN" in node.states and not node.drained:
@@ -154,6 +162,27 @@ class _Changes:
         opened = self._plan.open_slots.get(pool.name)
         if opened is not None:
             self._open(pool, closable, opened)
+
+    def look_for_idle(self, pool: SlotPool, nodes: Sequence[SlurmNode]) -> None:
+        """Find the jobs that wait for new machines although idle nodes would do. Others that fit come before them.
+
+        Slurm gives a job the nodes that are up before it powers up others.
+        """
+        pending = (job for job in self._view.jobs if job.state == "PENDING")
+        waiting = [job for job in pending if pool.partition in job.partition.split(",")]
+        back = [job for job in waiting if _sent_back(job) and not (job.features or job.required_nodes)]
+        if not back:
+            return
+        at_work = {slot for job in self._view.jobs for slot in job.nodes}
+        idle = sum(
+            node.up and not (node.held or node.drained or node.leaves_power or node.name in at_work) for node in nodes
+        )
+        if any(job.node_count <= idle for job in waiting if job.state_reason in {"Resources", "Priority"}):
+            return
+        for job in back:
+            if 0 < job.node_count <= idle:
+                idle -= job.node_count
+                self._early[job.id] = job.admin_comment
 
     def _open(self, pool: SlotPool, closable: Sequence[SlurmNode], opened: OpenSlots) -> None:
         """Drain the idle~ slots that are too many, and resume drain~ slots. Those that are open stay open first."""
@@ -172,14 +201,16 @@ class _Changes:
 
     def made(self) -> SlotChanges:
         """All of them."""
+        start_now = tuple(_start_now(self._reopened, self._view, self._plan))
         unwanted = [slot for slot in self._plan.unwanted_slots if _cloud(self._view, slot)]
         return SlotChanges(
             drain={reason: tuple(slots) for reason, slots in self._drain.items()},
             send_back=tuple(_send_back(self._plan.refused, self._view)),
-            unwanted=tuple(dict.fromkeys((*unwanted, *self._refused))),
+            unwanted=tuple(dict.fromkeys((*unwanted, *self._closed, *self._refused))),
             power_down=tuple(self._power_down),
             strays=tuple(self._strays),
-            start_now=tuple(_start_now(self._reopened, self._view, self._plan)),
+            start_now=start_now,
+            start_early={job: comment for job, comment in self._early.items() if job not in start_now},
             resume=tuple(self._resume),
             off_now=tuple(slot for slot in self._off_now if not any(slot in slots for slots in self._drain.values())),
         )

@@ -1,33 +1,48 @@
 """A world in which Slurm's power saving drives the pool: jobs come, wait, are cancelled, run, and are queued again.
 
-The rest of the world is that of `sim`: clouds that lie, machines that die, kill -9. What the daemon does to Slurm's
-slots beside its machines (what is refused goes back to the queue, what nobody wants is switched off) is done here at
-once, as the plan says it.
+The rest of the world is that of `sim`: clouds that lie, machines that die, kill -9. Spot machines are taken back with
+notice. Slurm's slots without a machine, and the jobs that cannot have theirs, are in the hands of the real controller.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from meshd.codes import DemandCode
+from meshd.codes import DemandCode, EventKind
+from meshd.config import ClusterSettings, PoolSettings, Settings
+from meshd.daemon.slurm.slots import SlotController
 from meshd.errors import SlurmError
 from meshd.model.cooldown import CooldownKey, scopes
 from meshd.model.desired import Policy, Pool, Promise, Target
-from meshd.model.machine import COUNTS_AS_SUPPLY, HOLDS_SLOT, IN_SLURM, Machine, Phase
-from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView, Unavailable
-from meshd.model.plan import CancelRemoval, Plan, RequestMachine
+from meshd.model.machine import COUNTS_AS_SUPPLY, IN_SLURM, Machine, Phase
+from meshd.model.observed import (
+    Fresh,
+    Observation,
+    SlurmJob,
+    SlurmNode,
+    SlurmView,
+    Snapshot,
+    TailnetPeer,
+    TailnetView,
+    Unavailable,
+)
+from meshd.model.plan import CancelRemoval, RequestMachine
 from meshd.plan.demand import PoweredUp, powered_up
 from meshd.provider_api import Offer
 from tests.clocks import SimClock
+from tests.live import live_settings
 from tests.property.sim import (
+    CLOUD,
     EFFECT_MAX_S,
     LAG_MAX_S,
     MIXED_OFFERS,
     START,
+    Crash,
     Daemon,
     SimMachine,
     Violation,
@@ -36,9 +51,17 @@ from tests.property.sim import (
 
 SLOTS = 6
 NEEDLESS_ROUNDS_MOST = 5
+WAITING_ROUNDS_MOST = 4
+REQUEUED_WAITS_S = 120.0
+"""So long Slurm lets a job wait that it has put back into the queue."""
+SUSPEND_S = 10.0
+"""SuspendTimeout."""
 PLACEHOLDER = "192.0.2.1"
-POOL = Pool("h100", "h100", 1, SLOTS, ("cloud",), from_queue=True, promise=Promise(8, 60000, 1))
-OFFERS = tuple(offer for offer in MIXED_OFFERS if offer.gpus == 1)
+POOL = Pool("h100", "h100", 1, SLOTS, ("cloud",), spot="if_cheaper", from_queue=True, promise=Promise(8, 60000, 1))
+OFFERS = (
+    *(offer for offer in MIXED_OFFERS if offer.gpus == 1),
+    Offer(CLOUD, "r2", "r2a", "gpu.1", "h100-sxm", 1, 80, 8, 65536, 1.2, spot=True),
+)
 
 
 @dataclass
@@ -50,6 +73,8 @@ class Job:
         slots: those that it has; () while it waits.
         ends_s: when it ends; None before it runs.
         given_up_until_s: until when it was put back for lack of machines.
+        comment: its AdminComment.
+        batch: somebody waits at a terminal otherwise.
     """
 
     id: str
@@ -59,6 +84,8 @@ class Job:
     slots: tuple[str, ...] = ()
     ends_s: float | None = None
     given_up_until_s: float = 0.0
+    comment: str = ""
+    batch: bool = True
 
 
 @dataclass
@@ -70,7 +97,11 @@ class QueueWorld(World):
     registered: set[str] = field(default_factory=set)
     down: set[str] = field(default_factory=set)
     drains: dict[str, str] = field(default_factory=dict)
+    leaving: set[str] = field(default_factory=set)  # POWER_DOWN: no new job comes, the one that is there ends first
+    off_s: dict[str, float] = field(default_factory=dict)  # POWERING_DOWN until then
     addrs: dict[str, str] = field(default_factory=dict)
+    notices: dict[str, float] = field(default_factory=dict)  # machine id -> when its cloud takes it back
+    limit_usd: float | None = None
     submitted: int = 0
     give_ups: int = 0
     ran: int = 0
@@ -92,10 +123,14 @@ class QueueWorld(World):
         states = {"MIXED" if self.job_on(slot) else "IDLE", "CLOUD"}
         if slot in self.down:
             states = {"DOWN", "CLOUD", "NOT_RESPONDING"}
+        elif slot in self.off_s:
+            states |= {"POWERING_DOWN"}
         elif slot in self.powering:
             states |= {"POWERING_UP", "NOT_RESPONDING"}
         elif slot not in self.registered:
             states |= {"POWERED_DOWN"}
+        if slot in self.leaving:
+            states |= {"POWER_DOWN"}
         reason = self.drains.get(slot, "")
         return SlurmNode(
             slot, self.addrs.get(slot, PLACEHOLDER), frozenset(states | ({"DRAIN"} if reason else set())), reason
@@ -105,7 +140,8 @@ class QueueWorld(World):
         jobs = tuple(
             SlurmJob(
                 job.id, "u", "h100", "PENDING" if not job.slots else "RUNNING" if job.ends_s else "CONFIGURING",
-                job.slots, "" if job.slots else "Resources",
+                job.slots, "" if job.slots else "BeginTime" if job.begin_s > self.clock.t_s else "Resources",
+                batch=job.batch, admin_comment=job.comment, node_count=job.count,
             )
             for job in self.queue.values()
         )  # fmt: skip
@@ -120,11 +156,23 @@ class QueueWorld(World):
     # -- what Slurm is told ---------------------------------------------------------------------------------------
 
     async def drain(self, slot: str, reason: str) -> None:
+        await self.drain_slots([slot], reason)
+
+    async def drain_slots(self, slots: Collection[str], reason: str) -> None:
         self.maybe_crash()
-        self.drains[slot] = reason
+        for slot in slots:
+            if slot in self.powering and self.job_on(slot) is not None:
+                raise Violation(f"{slot} was drained while it powers up for a job: Slurm queues the job again")
+            self.drains[slot] = reason
 
     async def resume(self, slot: str) -> None:
-        self.drains.pop(slot, None)
+        await self.resume_slots([slot])
+
+    async def resume_slots(self, slots: Collection[str]) -> None:
+        for slot in slots:
+            self.drains.pop(slot, None)
+            self.off_s.pop(slot, None)
+        self.maybe_crash()
 
     async def set_down(self, slot: str, reason: str) -> None:
         self.maybe_crash()
@@ -134,13 +182,75 @@ class QueueWorld(World):
     async def power_down(self, slots: Collection[str], reason: str = "", *, force: bool = False) -> None:
         self.maybe_crash()
         for slot in slots:
-            self.lose(slot, f"{slot} switched off")
-            self.down.discard(slot)
-            self.drains.pop(slot, None)
+            self.leaving.add(slot)
+            self.drains.setdefault(slot, reason)
+            if force:
+                self.lose(slot, f"{slot} switched off")
+                self.switch_off(slot)
+            elif self.job_on(slot) is None and slot not in self.powering:
+                self.switch_off(slot)
+        self.maybe_crash()
+
+    def switch_off(self, slot: str) -> None:
+        for states in (self.leaving, self.down, self.powering, self.registered):
+            states.discard(slot)
+        self.drains.pop(slot, None)
+        self.off_s[slot] = self.clock.t_s + SUSPEND_S
 
     async def set_node_addrs(self, addrs: Mapping[str, str]) -> None:
         self.maybe_crash()
         self.addrs.update(addrs)
+
+    async def requeue(self, job: str) -> None:
+        self.maybe_crash()
+        found = self.queue.get(job)
+        if found is None or not found.batch:
+            raise SlurmError(f"job {job} has ended")
+        if found.ends_s is not None and not self.is_preempted(found):
+            raise Violation(f"job {job} runs, and was put back into the queue")
+        self.put_back(found, self.clock.t_s + REQUEUED_WAITS_S)
+        self.maybe_crash()
+
+    async def update_job(
+        self, job: str, *, wait_s: float | None = None, admin_comment: str | None = None, requeue: bool | None = None
+    ) -> None:
+        self.maybe_crash()
+        found = self.queue.get(job)
+        if found is None:
+            raise SlurmError(f"job {job} has ended")
+        found.comment = found.comment if admin_comment is None else admin_comment
+        if wait_s is not None and not found.slots:
+            self.may_wait(found, wait_s)
+            found.begin_s = self.clock.t_s + wait_s
+
+    def may_wait(self, job: Job, wait_s: float) -> None:
+        """A job that cannot have its machines waits once, until the next try."""
+        until_s = self.clock.t_s + wait_s
+        if wait_s > 0:
+            if self.clock.t_s < job.given_up_until_s:
+                left_s = job.given_up_until_s - self.clock.t_s
+                raise Violation(f"job {job.id} was given up twice within {left_s:.0f} s")
+            self.give_ups += 1
+        job.given_up_until_s = until_s
+
+    async def tell(self, job: str, message: str) -> None:
+        self.maybe_crash()
+
+    async def cancel(self, job: str) -> None:
+        if (found := self.queue.get(job)) is not None and found.ends_s is not None:
+            raise Violation(f"job {job} runs, and was cancelled")
+        self.queue.pop(job, None)
+        self.give_ups += 1
+
+    async def send_own_signal(self, job: str) -> str:
+        if not self.is_preempted(self.queue.get(job)):
+            raise Violation(f"job {job} got a signal, and no cloud takes its machine back")
+        return ""
+
+    def is_preempted(self, job: Job | None) -> bool:
+        """Whether a cloud has given notice of the end of one of its machines, or of one that it had until now."""
+        behind = [self.behind(slot) for slot in job.slots] if job is not None else []
+        return job is None or not job.slots or any(m is None or m.id in self.notices for m in behind)
 
     def lose(self, slot: str, how: str) -> None:
         """The slot is no node any more, and its job goes back to the queue."""
@@ -148,11 +258,13 @@ class QueueWorld(World):
         if job is not None and job.ends_s is not None and machine is not None and machine.slurmd:
             raise Violation(f"job {job.id} was killed: {how}")
         if job is not None:
-            self.put_back(job, self.clock.t_s + 120)
+            self.put_back(job, self.clock.t_s + REQUEUED_WAITS_S)
         self.powering.discard(slot)
         self.registered.discard(slot)
 
     def put_back(self, job: Job, begin_s: float) -> None:
+        if not job.batch:
+            self.queue.pop(job.id, None)  # its allocation ends
         job.slots, job.ends_s, job.begin_s = (), None, max(job.begin_s, begin_s)
 
     # -- agents and clouds ----------------------------------------------------------------------------------------
@@ -170,14 +282,14 @@ class QueueWorld(World):
         if verb == "leave" and job is not None and job.ends_s is not None and slot in self.registered:
             raise Violation(f"slurmd stopped under job {job.id}")
         found.slurmd = verb in {"start_slurmd", "restart_slurmd"}
-        if found.slurmd and slot and slot not in self.down:
+        if found.slurmd and slot and slot not in self.down and slot not in self.off_s:
             self.registered.add(slot)
             self.powering.discard(slot)
         elif verb == "leave" and slot in self.registered:
             self.registered.discard(slot)
             self.down.add(slot)
             if job is not None:
-                self.put_back(job, self.clock.t_s + 120)
+                self.put_back(job, self.clock.t_s + REQUEUED_WAITS_S)
         self.maybe_crash()
         return ""
 
@@ -188,7 +300,7 @@ class QueueWorld(World):
                 if job is not None and job.ends_s is not None and machine.slurmd and by_meshd:
                     raise Violation(f"{machine.token} was ended under job {job.id}")
                 if job is not None:
-                    self.put_back(job, self.clock.t_s + 120)
+                    self.put_back(job, self.clock.t_s + REQUEUED_WAITS_S)
                 self.registered.discard(slot)
                 self.down.add(slot)
         machine.ended_s = self.clock.t_s
@@ -199,9 +311,13 @@ class QueueWorld(World):
 
     def schedule(self) -> None:
         """Slurm gives nodes to jobs: those that are up first. It starts those whose nodes are all up."""
+        self.off_s = {slot: until_s for slot, until_s in self.off_s.items() if self.clock.t_s < until_s}
+        for slot in [s for s in self.leaving if self.job_on(s) is None and s not in self.powering]:
+            self.switch_off(slot)
         for job in self.queue.values():
             if not job.slots and job.begin_s <= self.clock.t_s:
-                free = [s for s in self.slots if s not in self.drains and s not in self.down and not self.job_on(s)]
+                closed = {*self.drains, *self.down, *self.leaving, *self.off_s}
+                free = [s for s in self.slots if s not in closed and not self.job_on(s)]
                 free.sort(key=lambda slot: (slot not in self.registered, slot not in self.powering, slot))
                 if len(free) >= job.count:
                     job.slots = tuple(free[: job.count])
@@ -212,7 +328,7 @@ class QueueWorld(World):
 
     def submit(self, count: int) -> None:
         self.submitted += 1
-        job = Job(str(self.submitted), count, self.rng.uniform(5, 200), self.clock.t_s)
+        job = Job(str(self.submitted), count, self.rng.uniform(5, 200), self.clock.t_s, batch=not self.chance(0.1))
         self.queue[job.id] = job
 
     def move_on(self, delay_s: float) -> None:
@@ -229,6 +345,10 @@ class QueueWorld(World):
         self.slurm_down = self.chance(0.1)
         if self.chance(0.02):
             self.tailnet_down_until_s = t + self.rng.uniform(10, 400)
+        for machine in self.machines.values():
+            running = machine.offer.spot and machine.ip and machine.ended_s is None and machine.id not in self.notices
+            if running and self.chance(0.02):
+                self.notices[machine.id] = machine.dies_s = t + self.rng.choice((30.0, 120.0))
         self.schedule()
 
 
@@ -240,7 +360,20 @@ class QueueDaemon(Daemon):
     def __init__(self, world: QueueWorld, path: Path, policy: Policy, offers: tuple[Offer, ...] = OFFERS) -> None:
         self.powered_up = PoweredUp()
         self.needless: dict[str, int] = {}
-        super().__init__(world, path, POOL, policy, offers)
+        self.waiting: dict[str, int] = {}
+        super().__init__(world, path, replace(POOL, max_usd_per_hour=world.limit_usd), policy, offers)
+        pools = {"h100": PoolSettings(gpu="h100", max_nodes=SLOTS, providers=("cloud",), spot="if_cheaper")}
+        settings = Settings.model_construct(cluster=ClusterSettings(name="lab"), pools=pools)
+        self.slots = SlotController(
+            live_settings(settings), self.journal, world, world.clock, self,
+            plan=lambda: self.reconciler.last.plan if self.reconciler.last is not None else None,
+            changed=lambda: None,
+        )  # fmt: skip
+
+    @property
+    def current(self) -> Observation[SlurmView]:
+        """What Slurm said last."""
+        return self.reconciler.last.snapshot.slurm if self.reconciler.last is not None else Unavailable("", START)
 
     def snapshot(self) -> Snapshot:
         world, now = self.world, self.world.clock.now()
@@ -280,35 +413,30 @@ class QueueDaemon(Daemon):
     def people_act(self) -> None:
         """Nobody does anything by hand."""
 
-    def care_for_slots(self) -> None:
+    async def care_for_slots(self) -> None:
         """What the plan says of Slurm's slots: what cannot be had goes back, what nobody wants is switched off."""
-        tick, world = self.reconciler.last, self.world
-        if tick is None or world.slurm_down:
-            return
-        for refused in tick.plan.refused:
+        tick = self.reconciler.last
+        for refused in tick.plan.refused if tick is not None else ():
             if refused.code is DemandCode.NO_CAPACITY and refused.until != self.first_offer_at():
                 raise Violation(f"{refused}: the first offer can be had again at {self.first_offer_at()}")
-            self.give_up(refused.jobs, refused.slots, refused.until)
-        at = {m.slot for m in self.journal.machines() if m.phase in HOLDS_SLOT}
-        for slot in tick.plan.unwanted_slots:
-            if world.job_on(slot) is None:
-                world.powering.discard(slot)
-        for slot in world.slots:
-            if slot in at or world.job_on(slot) is not None or slot in world.registered:
-                continue
-            if slot in world.down:
-                world.down.discard(slot)
-            world.drains.pop(slot, None)
-        self.close_slots(tick.plan, at)
+            if refused.until <= self.world.clock.now():
+                raise Violation(f"{refused}: until now")
+        with suppress(Crash):
+            await self.slots.reconcile()
 
-    def close_slots(self, plan: Plan, at: Collection[str]) -> None:
-        left = plan.open_slots.get("h100")
-        free = [
-            s for s in self.world.slots
-            if s not in at and s not in self.world.powering and s not in self.world.registered
-        ]  # fmt: skip
-        for slot in free[left.count :] if left is not None else []:
-            self.world.drains[slot] = f"meshd: {left.reason}" if left else ""
+    def hear_notices(self) -> None:
+        """Agents tell that their cloud takes the machine back."""
+        world = self.world
+        for instance, ends_s in world.notices.items():
+            machine = world.machines[instance]
+            record = self.journal.machine(machine.token)
+            if record is None or machine.ended_s is not None or record.preempted_at is not None:
+                continue
+            if record.phase in IN_SLURM and record.facts is not None and record.instance_id == instance:
+                ends_at = START + timedelta(seconds=ends_s)
+                self.machine_store.node_change(
+                    record.name, EventKind.SPOT_NOTICE, "its cloud takes it back", preempted_at=ends_at
+                )
 
     def first_offer_at(self) -> datetime:
         """When the first offer cools down no more."""
@@ -337,21 +465,22 @@ class QueueDaemon(Daemon):
         if any(rounds > NEEDLESS_ROUNDS_MOST for rounds in self.needless.values()):
             raise Violation(f"nobody waits for {self.needless}")
 
-    def give_up(self, jobs: Collection[str], slots: Collection[str], until: datetime) -> None:
+    def check_waiting(self) -> None:
+        """No job waits for long while as many nodes are idle as it asks for. No machine is over the limit in USD."""
         world = self.world
-        until_s = (until - START).total_seconds()
-        for name in jobs:
-            job = world.queue.get(name)
-            if job is None or not job.slots or job.ends_s is not None:
-                continue
-            if world.clock.t_s < job.given_up_until_s:
-                raise Violation(f"job {name} was given up twice within {job.given_up_until_s - world.clock.t_s:.0f} s")
-            if until_s <= world.clock.t_s:
-                raise Violation(f"job {name} was given up until now")
-            world.give_ups += 1
-            job.given_up_until_s = until_s
-            world.put_back(job, until_s)
-        world.powering -= {slot for slot in slots if world.job_on(slot) is None}
+        if world.limit_usd is not None:
+            usd = sum(m.usd_per_hour for m in self.journal.machines())
+            if usd > world.limit_usd + 1e-9:
+                raise Violation(f"{usd:.2f} USD per hour, and the limit is {world.limit_usd:.2f}")
+        ready = {m.slot for m in self.journal.machines() if m.phase is Phase.READY and not (m.removal or m.failure)}
+        closed = {*world.drains, *world.leaving, *world.down, *world.off_s}
+        idle = [slot for slot in world.registered if slot in ready - closed and world.job_on(slot) is None]
+        now_s = world.clock.t_s
+        fits = {job.id for job in world.queue.values() if not job.slots and job.count <= len(idle) and not (
+            job.begin_s > now_s and not job.comment)}  # fmt: skip
+        self.waiting = {job: self.waiting.get(job, 0) + 1 for job in fits} if not world.slurm_down else self.waiting
+        if any(rounds > WAITING_ROUNDS_MOST for rounds in self.waiting.values()):
+            raise Violation(f"jobs {self.waiting} wait while {idle} are idle")
 
     def check_steps(self, before: list[Machine]) -> None:
         """A machine has one step. What is rented for a job is in one place: that of its others, if they are in one."""
@@ -383,6 +512,8 @@ async def live_with_queue(seed: int, directory: Path, rounds: int = 80) -> Queue
     Violation.seen.clear()
     rng, places = random.Random(seed), random.Random(-seed)
     world = QueueWorld(rng, SimClock(START), lies=random.Random(-1 - seed))
+    if seed % 3 == 0:
+        world.limit_usd = 8.0
     policy = Policy(
         boot_timeout_s=200, join_timeout_s=200, configure_timeout_s=150, test_timeout_s=150,
         listing_lag_s=LAG_MAX_S + 5, launch_settle_s=EFFECT_MAX_S, orphan_grace_s=120, replace_unfit_after_s=60,
@@ -407,12 +538,14 @@ async def live_with_queue(seed: int, directory: Path, rounds: int = 80) -> Queue
             place = places.choice([o.region for o in OFFERS] + ["everywhere", ""])
             world.sold_out = {o.key for o in OFFERS if place in {o.region, "everywhere"}}
         daemon.agents_act()
+        daemon.hear_notices()
         before = daemon.journal.machines()
         daemon.reconciler.tick()
         daemon.check_steps(before)
         daemon.check_reasons(target)
-        daemon.care_for_slots()
+        await daemon.care_for_slots()
         await daemon.settle()
+        daemon.check_waiting()
         assert not Violation.seen, (seed, round_, Violation.seen)
         if round_ > rounds + 60 and not world.queue and _at_rest(daemon, world, target):
             break
@@ -434,5 +567,29 @@ def _at_rest(daemon: Daemon, world: QueueWorld, target: int) -> bool:
     machines = daemon.journal.machines()
     alive = {m.id for m in world.machines.values() if m.ended_s is None}
     nodes = all(m.phase is Phase.READY and m.slot in world.registered for m in machines)
-    quiet = not (world.powering or world.down or world.drains)
+    opened = daemon.reconciler.last.plan.open_slots.get("h100") if daemon.reconciler.last is not None else None
+    free = len(world.slots) - len(machines)
+    closed = free - opened.count if opened is not None and opened.code is DemandCode.LIMIT_IN_ALL else 0
+    quiet = len(world.drains) == closed and not (world.powering or world.down or world.leaving or world.off_s)
     return nodes and quiet and alive == {m.instance_id for m in machines} and len(machines) == target
+
+
+async def a_node_in_a_sold_out_place(directory: Path) -> QueueWorld:
+    """A target's node is idle in the cheapest place, which sells nothing more, when a job of two nodes comes."""
+    Violation.seen.clear()
+    world = QueueWorld(random.Random(1), SimClock(START), faults=False)
+    daemon = QueueDaemon(world, directory / "place.db", Policy(listing_lag_s=LAG_MAX_S + 5))
+    daemon.journal.set_target(Target("h100", 1, at=world.clock.now()), "somebody wants it", world.clock.now())
+    for round_ in range(200):
+        if round_ == 40:
+            assert [m.offer.region for m in daemon.journal.machines() if m.phase is Phase.READY] == ["r2"]
+            world.sold_out = {offer.key for offer in OFFERS if offer.region == "r2"}
+            world.submit(2)
+        world.move_on(10)
+        daemon.agents_act()
+        daemon.reconciler.tick()
+        await daemon.care_for_slots()
+        await daemon.settle()
+        assert not Violation.seen, (round_, Violation.seen)
+    await daemon.kill()
+    return world

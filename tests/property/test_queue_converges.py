@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.property.queue_sim import live_with_queue
+from tests.property.queue_sim import a_node_in_a_sold_out_place, live_with_queue
 from tests.tiers import bounded
 
 
@@ -19,3 +19,10 @@ async def test_every_history_of_a_queue_ends_well(batch: int, tmp_path: Path) ->
         ran, give_ups = ran + world.ran, give_ups + world.give_ups
     assert ran > 5
     assert give_ups > 0
+
+
+async def test_a_node_in_a_sold_out_place_starves_no_job(tmp_path: Path) -> None:
+    """Another place can give all: the job is put back once, and the node leaves."""
+    world = await a_node_in_a_sold_out_place(tmp_path)
+    assert (world.ran, world.give_ups) == (1, 1)
+    assert not world.queue

@@ -9,6 +9,7 @@ that no job gets it meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
@@ -33,6 +34,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_S = 5.0
 NAMES_MAX = 100
+EARLY_MAX = 1000
 STRAY_S = 60.0
 """A slot that is up without a machine may belong to one that the journal lost, and that is found again soon."""
 STUCK_S = 180.0
@@ -112,6 +114,8 @@ class SlotController(Controller):
         self._changed = changed
         self._since_s: dict[str, float] = {}
         self._error = ""
+        #: By job that was let start early, the comment with which it had been sent back: once for each.
+        self._early: dict[str, str] = {}
 
     async def reconcile(self) -> float:
         """Make one pass. It is woken after each tick."""
@@ -157,13 +161,14 @@ class SlotController(Controller):
         self._since_s = {slot: self._since_s.get(slot, now_s) for slot in (*changes.power_down, *changes.strays)}
 
     def _due(self, changes: SlotChanges) -> SlotChanges:
-        """Without the strays that may still be somebody's."""
+        """Without the strays that may still be somebody's, and the jobs that were let start early before.
+
+        A job may ask for what meshd does not know of it, and so go past the idle nodes.
+        """
         now_s = self._clock.monotonic_s()
         strays = tuple(slot for slot in changes.strays if now_s - self._since_s.get(slot, now_s) >= STRAY_S)
-        return SlotChanges(
-            changes.drain, changes.send_back, changes.unwanted, changes.power_down, strays, changes.start_now,
-            changes.resume, changes.off_now,
-        )  # fmt: skip
+        early = {job: comment for job, comment in changes.start_early.items() if self._early.get(job) != comment}
+        return replace(changes, strays=strays, start_early=early)
 
     async def _carry_out(self, changes: SlotChanges) -> None:
         for reason, slots in changes.drain.items():
@@ -177,6 +182,10 @@ class SlotController(Controller):
         for job in changes.start_now:
             await self._slurm.update_job(job, wait_s=0, admin_comment="")
             self._note(EventKind.QUEUE, f"job {job} may start again")
+        for job, comment in changes.start_early.items():
+            self._early = {**dict(list(self._early.items())[-EARLY_MAX:]), job: comment}
+            await self._slurm.update_job(job, wait_s=0, admin_comment="")
+            self._note(EventKind.QUEUE, f"job {job} may start: enough nodes are idle")
         if changes.resume:
             await self._slurm.resume_slots(changes.resume)
             self._note(EventKind.SLOTS, f"{_names(changes.resume)} resumed: machines can be had again")

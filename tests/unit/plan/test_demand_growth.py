@@ -15,7 +15,7 @@ from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.desired import Promise
 from meshd.model.machine import Phase, Removal
 from meshd.model.observed import Unavailable
-from meshd.plan.demand_growth import AGAIN_S, UNREAD_PATIENCE_S, again_at
+from meshd.plan.demand_growth import AGAIN_S, MOVES_S, UNREAD_PATIENCE_S, again_at
 from tests.unit.plan.queues import (
     HERE,
     NEXT,
@@ -111,11 +111,30 @@ def test_it_waits_while_a_create_call_is_not_settled() -> None:
     assert (removed(found), rents(found), found.refused) == (set(), [], ())
 
 
-def test_a_node_does_not_move() -> None:
+def test_a_job_lets_go_of_a_node_in_a_place_that_cannot_give_the_rest() -> None:
+    """It would get the same node again and again. The node leaves, and the job gets all slots elsewhere."""
     ready = by_queue(Phase.READY, 1, 5)
     found = decided(view(job(7, 1, 2), machines=[ready]), ready, cooldowns=cooling(HERE, NEXT))
-    assert (removed(found), rents(found), code_of(found)) == (set(), [], DemandCode.PLACE)
-    assert found.open_slots["h100"].count == 6, "other jobs can have machines elsewhere"
+    assert (removed(found), rents(found), code_of(found)) == ({ready.name}, [], DemandCode.PLACE)
+    assert found.refused[0].until == NOW + timedelta(seconds=MOVES_S)
+    leaving = replace(ready, phase=Phase.DRAINING, removal=Removal.GANG_MOVED)
+    found = decided(view(job(7, 1, 2), machines=[leaving]), leaving, cooldowns=cooling(HERE, NEXT))
+    assert (rents(found), code_of(found)) == ([], DemandCode.PLACE), "nothing is rented beside a node that leaves"
+    found = decided(view(machines=[leaving]), leaving, cooldowns=cooling(HERE, NEXT))
+    assert (rents(found), found.refused, found.open_slots["h100"].count) == ([], (), 7)
+
+
+def test_a_node_stays_that_others_need_or_where_no_other_place_has_all() -> None:
+    ready = by_queue(Phase.READY, 1, 5)
+    seen = view(job(7, 1, 2), job(5, 1, state="RUNNING"), machines=[ready])
+    for found in (
+        decided(seen, ready, cooldowns=cooling(HERE, NEXT)),
+        decided(view(job(7, 1, 2), machines=[ready]), ready, cooldowns=cooling(HERE, NEXT, THERE)),
+    ):
+        assert (removed(found), rents(found)) == (set(), [])
+        assert found.refused[0].code in {DemandCode.PLACE, DemandCode.NO_CAPACITY}
+        assert found.refused[0].until > NOW + timedelta(seconds=MOVES_S)
+    assert decided(seen, ready, cooldowns=cooling(HERE, NEXT)).open_slots["h100"].count == 6, "others can have them"
 
 
 # -- what cannot be had -----------------------------------------------------------------------------------------------

@@ -170,3 +170,40 @@ def test_slots_of_another_form_are_left_alone() -> None:
     foreign = slot(9, "DOWN", "POWERED_DOWN")
     plan = replace(closed(), unwanted_slots=("h100-1",), refused=(GANG,))
     assert changes(seen(plain, foreign), plan=plan).none
+
+
+# -- jobs that were sent back -----------------------------------------------------------------------------------------
+
+
+def sent_back(number: int, nodes: int, **more: object) -> SlurmJob:
+    waits = SlurmJob(str(number), "u", "h100", "PENDING", (), "BeginTime", admin_comment=REASON, node_count=nodes)
+    return replace(waits, **more)  # type: ignore[arg-type]
+
+
+def waits(number: int, nodes: int) -> SlurmJob:
+    return SlurmJob(str(number), "u", "h100", "PENDING", (), "Resources", node_count=nodes)
+
+
+def test_a_job_that_was_sent_back_starts_when_enough_nodes_are_idle() -> None:
+    nodes = (slot(1, "IDLE"), slot(2, "IDLE"), slot(3, "IDLE", "DRAIN"), slot(4, "MIXED"))
+    there = [machine(Phase.READY, slot=f"h100-{i}", index=i) for i in (1, 2, 3, 4)]
+
+    def early(*jobs: SlurmJob) -> set[str]:
+        return set(changes(seen(*nodes, jobs=jobs), *there, plan=closed()).start_early)
+
+    assert early(sent_back(7, 2)) == {"7"}
+    assert early(sent_back(7, 3)) == set(), "one of the idle nodes is drained"
+    assert early(sent_back(7, 1), sent_back(8, 2)) == {"7"}
+    assert early(sent_back(7, 1), sent_back(8, 1)) == {"7", "8"}
+    assert early(sent_back(7, 2), waits(8, 2)) == set(), "Slurm gives them to that one"
+    assert early(sent_back(7, 2), waits(8, 3)) == {"7"}, "that one cannot have them"
+    assert early(sent_back(7, 2, required_nodes=("h100-4",))) == set()
+    assert early(sent_back(7, 2, admin_comment="")) == set(), "its user chose the time"
+    assert early(sent_back(7, 0)) == set(), "how many it asks for is not known"
+
+
+def test_a_slot_that_was_closed_is_powered_down_by_the_next_meshd() -> None:
+    node = slot(1, "IDLE", "POWERING_UP", "POWER_DOWN", "DRAIN", reason=NOBODY)
+    found = changes(view := seen(node, idle(2)))
+    assert found.unwanted == ("h100-1",)
+    assert (to_close(found.unwanted, view), unwanted_now(found.unwanted, view)) == ((), ("h100-1",))

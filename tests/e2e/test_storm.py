@@ -1,0 +1,106 @@
+"""Slurm's queue drives three pools through a storm of refusals, cancels and kills; what Slurm wanted is what came."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+
+from tests.e2e.lab import QUICK, Lab
+from tests.e2e.storm import Observer, Storm, allocations, bill, doubled, pools_toml, without_reason
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
+
+COOLDOWN = {"no_capacity_cooldown_s": 6.0, "no_capacity_cooldown_max_s": 12.0}
+WASTE_MAX_S = 15.0
+"""Slurm looks at waiting jobs every 5 s here, and a restart of slurmctld begins that anew."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def pools(booted: Lab) -> AsyncIterator[Lab]:
+    """The cluster with three pools, each in a cloud of its own, that Slurm's queue drives."""
+    before = booted.cluster.options
+    await booted.enable("aws", "gce", "lambda", pools=pools_toml({}), timing={**QUICK, **COOLDOWN})
+
+    async def cloud() -> bool:
+        slots = await booted.slots()
+        return len(slots) == 7 and all(slot.states == {"IDLE", "CLOUD", "POWERED_DOWN"} for slot in slots.values())
+
+    await booted.until(cloud, "free slots are idle~")
+    yield booted
+    await booted.enable(*before.providers, pools=before.pools, timing=before.timing)
+
+
+async def survive(lab: Lab, seed: int, jobs: int, pause_s: float, rage_s: float, figure: Callable[[str], None]) -> None:
+    """One storm and the calm after it; then all that was seen is judged."""
+    await lab.begin(f"storm {seed}")
+    since, event = await _log_size(lab), await lab.last_event()
+    ever = {cloud: len(lab.ledger(cloud)) for cloud in lab.cluster.clouds.clouds}
+    began = time.monotonic()
+    observer = Observer(lab)
+    storm = Storm(lab, observer, seed)
+    looking, raging = asyncio.create_task(observer.run()), asyncio.create_task(storm.rage(rage_s))
+    try:
+        await storm.submit(jobs, pause_s)
+    finally:
+        raging.cancel()
+        await asyncio.gather(raging, return_exceptions=True)
+    calm_s = time.monotonic() - began
+    await storm.calm()
+
+    async def over() -> bool:
+        return observer.ended()
+
+    await lab.until(over, "all jobs have ended", 180)
+    await lab.nothing_left()
+    looking.cancel()
+    await asyncio.gather(looking, return_exceptions=True)
+    took_s = time.monotonic() - began
+
+    ended = Counter(seen.last["JobState"] for seen in observer.jobs.values())
+    events = await lab.events(event)
+    sent_back = Counter(e["text"].split()[1] for e in events if " is back in the queue" in e["text"])
+    machines = [m for cloud, count in ever.items() for m in lab.ledger(cloud)[count:]]
+    sums = bill(machines, observer.jobs)
+    longest = max(observer.waste.values(), key=lambda waste: waste.longest_s)
+    figure(
+        f"{jobs} jobs in {took_s:.0f} s ({calm_s:.0f} s of storm): {dict(ended)}; {dict(storm.done)}; "
+        f"{sum(sent_back.values())} sent back; {sums.machines} machines, at most {observer.most_alive} at once"
+    )
+    figure(
+        f"machine-seconds: paid {sums.paid_s:.0f}, jobs ran {sums.work_s:.0f}, clairvoyant {sums.clairvoyant_s:.0f} "
+        f"(boot {sums.boot_s:.1f} s); idle while a job waits: {sum(w.total_s for w in observer.waste.values()):.1f} s, "
+        f"longest {longest.longest_s:.1f} s {longest.about}"
+    )
+    evidence = await lab.evidence()
+    lost = {
+        name: dict(seen.last)
+        for name, seen in observer.jobs.items()
+        if seen.last["JobState"] != "COMPLETED" and not (seen.last["JobState"] == "CANCELLED" and seen.cancelled)
+    }
+    assert not lost, f"{lost}\n{evidence}"
+    restarts = {name: seen.restarts for name, seen in observer.jobs.items() if seen.restarts > sent_back[name]}
+    assert not restarts, f"jobs restarted more often than meshd sent them back: {restarts}, {sent_back}\n{evidence}"
+    assert not doubled(machines), doubled(machines)
+    needless = without_reason(machines, observer, await allocations(lab, since))
+    assert not needless, f"{needless}\n{evidence}"
+    assert longest.longest_s < WASTE_MAX_S, f"{longest}\n{evidence}"
+
+
+async def _log_size(lab: Lab) -> int:
+    return int(await lab.head.shell("stat -c %s /var/log/slurm/slurmctld.log"))
+
+
+@pytest.mark.timeout(600)
+async def test_a_small_storm(pools: Lab, figure: Callable[[str], None]) -> None:
+    await survive(pools, 1, 24, 2.0, 4.0, figure)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+async def test_200_jobs(pools: Lab, figure: Callable[[str], None]) -> None:
+    await survive(pools, 2, 200, 2.0, 4.0, figure)
