@@ -31,7 +31,7 @@ class SlurmChanges(ABC):
         """What the running slurmctld can do. Raises SlurmError."""
 
     @abstractmethod
-    async def _call(self, argv: Sequence[str]) -> str: ...
+    async def _call(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> str: ...
 
     async def drain(self, slot: str, reason: str) -> None:
         """Let running jobs end and start no new ones. `reason` must name its author, for people who read it.

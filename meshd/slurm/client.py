@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshd.errors import CommandError, CommandNotFound, CommandTimeout, MeshdError, SlurmError
@@ -16,9 +16,10 @@ from meshd.runtime.run import Runner
 from meshd.slurm.capabilities import SlurmCapabilities, SlurmVersion, capabilities, parse_version
 from meshd.slurm.changes import SlurmChanges
 from meshd.slurm.head_programs import prolog_timeout_s, starts_at_once
+from meshd.slurm.listing import lines_of, new_mark, squeue_env
 from meshd.slurm.power_saving import PowerSaving, power_saving
 from meshd.slurm.show import (
-    JOB_FORMAT,
+    JOB_FIELDS,
     accounting_host,
     auth_type,
     cluster_name,
@@ -243,11 +244,13 @@ class SlurmClient(SlurmChanges):
         await self._call(["scontrol", "reconfigure"])
 
     async def _queue(self) -> str:
-        return await self._call(["squeue", "-h", "-a", "-r", "-O", JOB_FORMAT])
+        mark = new_mark()
+        text = await self._call(["squeue", "-h", "-a", "-r"], squeue_env(JOB_FIELDS, mark))
+        return lines_of(text, mark, len(JOB_FIELDS))
 
-    async def _call(self, argv: Sequence[str]) -> str:
+    async def _call(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
         try:
-            return (await self._run(argv, timeout_s=self._timeout_s)).stdout
+            return (await self._run(argv, timeout_s=self._timeout_s, env=env)).stdout
         except CommandError as error:
             self._version = self._power = None
             raise SlurmError(f"{' '.join(argv[:2])}: {error.stderr.strip()[-1000:] or error}") from error

@@ -5,20 +5,20 @@ slurmctld forgets a job MinJobAge after its end (300 s by default); its records 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from meshd.errors import MeshdError, SlurmError
 from meshd.model.ledger import JobUse
 from meshd.runtime.run import Runner
-from meshd.slurm.show import SEPARATOR, gpus_of, hostlist
+from meshd.slurm.listing import SEPARATOR, lines_of, new_mark, squeue_env
+from meshd.slurm.show import gpus_of, hostlist
 
 SQUEUE_FIELDS = (
     "JobArrayID", "UserName", "Account", "Name", "State", "StartTime", "EndTime", "NodeList", "NumNodes", "NumCPUs",
     "tres-alloc",
 )  # fmt: skip
-SQUEUE_FORMAT = ",".join(f"{name}:{SEPARATOR}" for name in SQUEUE_FIELDS)
 SACCT_FIELDS = (
     "JobID", "User", "Account", "JobName", "State", "Start", "End", "NodeList", "NNodes", "AllocCPUS", "AllocTRES",
 )  # fmt: skip
@@ -67,28 +67,31 @@ class JobRecordReader:
         Raises:
             SlurmError: nothing can be read.
         """
+        mark = new_mark()
         if records:
             begin = f"{(since - OVERLAP).astimezone():%Y-%m-%dT%H:%M:%S}"
             argv = [
-                "sacct", "-a", "-X", "-D", "-n", "-P", f"--delimiter={SEPARATOR}", "-S", begin,
+                "sacct", "-a", "-X", "-D", "-n", "-p", f"--delimiter={mark}", "-S", begin,
                 f"--format={','.join(SACCT_FIELDS)}",
             ]  # fmt: skip
             try:
-                return JobRecords(tuple(parse_uses(await self._text(argv))), whole=True)
+                text = lines_of(await self._text(argv), mark, len(SACCT_FIELDS))
+                return JobRecords(tuple(parse_uses(text)), whole=True)
             except SlurmError:
                 pass  # slurmdbd is away, which is a problem of its own; slurmctld knows the present jobs
-        argv = ["squeue", "-h", "-a", "-r", "-t", HAD_NODES, "-O", SQUEUE_FORMAT]
-        return JobRecords(tuple(parse_uses(await self._text(argv))), whole=False)
+        argv = ["squeue", "-h", "-a", "-r", "-t", HAD_NODES]
+        text = lines_of(await self._text(argv, squeue_env(SQUEUE_FIELDS, mark)), mark, len(SQUEUE_FIELDS))
+        return JobRecords(tuple(parse_uses(text)), whole=False)
 
-    async def _text(self, argv: Sequence[str]) -> str:
+    async def _text(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
         try:
-            return (await self._run(argv, timeout_s=self._timeout_s)).stdout
+            return (await self._run(argv, timeout_s=self._timeout_s, env=env)).stdout
         except MeshdError as error:
             raise SlurmError(f"{argv[0]}: {error}") from error
 
 
 def parse_uses(text: str) -> Iterator[JobUse]:
-    """Parse what squeue or sacct print: one use for each node of each job.
+    """Parse what squeue or sacct print, as `listing.lines_of` gives it: one use for each node of each job.
 
     Jobs that have not begun are left out. A line that is no job is none: who used a machine is worth no failure.
     """

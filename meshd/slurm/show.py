@@ -15,16 +15,12 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 from meshd.errors import SlurmError
 from meshd.model.observed import SlurmJob, SlurmNode, SlurmReservation
 from meshd.plaintext import plain
-
-SEPARATOR = "\x1f"
-"""Separates squeue's fields. It is no printable character: features and reasons may hold any of those."""
+from meshd.slurm.listing import SEPARATOR
 
 JOB_FIELDS = (
     "JobArrayID", "UserName", "Partition", "State", "NodeList", "Reason", "NumNodes", "tres-per-job", "tres-per-node",
     "Feature", "TimeUsed", "ReqNodes", "Account", "BatchFlag", "Requeue", "admin_comment",
 )  # fmt: skip
-JOB_FORMAT = ",".join(f"{name}:{SEPARATOR}" for name in JOB_FIELDS)
-"""For `squeue -O`. It prints a field with a suffix and no width whole, and does not cut it at 20 characters."""
 
 STATE_MARKS = {
     "*": "NOT_RESPONDING",
@@ -134,7 +130,7 @@ def _local_time(text: str) -> datetime | None:
 
 
 def parse_jobs(text: str) -> tuple[SlurmJob, ...]:
-    """Parse `squeue -h -a -r -O JOB_FORMAT`. Empty output means no jobs.
+    """Parse squeue's JOB_FIELDS, as `listing.lines_of` gives them. Empty text means no jobs.
 
     Raises:
         SlurmError: a line is no job.
@@ -159,7 +155,7 @@ def _job(line: str) -> SlurmJob:
         gpus=gpus_of(field["tres-per-job"]) or gpus_of(field["tres-per-node"]) * count,
         features=filled(field["Feature"]),
         required_nodes=hostlist(filled(field["ReqNodes"])) if field["ReqNodes"] else (),
-        account=filled(field["Account"]),
+        account=plain(filled(field["Account"]), REASON_MAX_CHARS),
         batch=field["BatchFlag"] == "1",
         requeue=field["Requeue"] == "1",
         admin_comment=plain(filled(field["admin_comment"]), REASON_MAX_CHARS),
@@ -185,7 +181,7 @@ def parse_reservations(text: str) -> tuple[SlurmReservation, ...]:
 
 
 def youngest_job_s(text: str) -> int | None:
-    """Seconds since the latest start of a running job, from squeue's JOB_FORMAT; None when no job runs.
+    """Seconds since the latest start of a running job, from squeue's JOB_FIELDS; None when no job runs.
 
     Raises:
         SlurmError: a line is no job, or a time cannot be read.

@@ -17,7 +17,7 @@ from meshd.slurm.headfiles import put
 from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, render
 from meshd.slurm.publish import Publisher
 from meshd.slurm.read_back import read_cloud_slots, read_node_addrs
-from meshd.slurm.show import SEPARATOR, hostlist
+from meshd.slurm.show import hostlist
 
 OFF = "IDLE+CLOUD+POWERED_DOWN"
 POOL = PoolLine("a", "", 4, "", 0, 1, 1024)
@@ -113,8 +113,9 @@ class StandInSlurm:
             case ["scontrol", "reconfigure"]:
                 return self._reconfigure(argv, timeout_s, check)
             case ["squeue", *_]:
+                mark = (env or {})["SQUEUE_FORMAT2"].partition(":")[2].partition(",")[0]
                 lines = [
-                    SEPARATOR.join(
+                    mark.join(
                         [
                             i,
                             "u",
@@ -138,7 +139,7 @@ class StandInSlurm:
                     for i, node, age in self.jobs
                 ]
                 lines += [
-                    SEPARATOR.join(
+                    mark.join(
                         [str(i), "u", part, "PENDING", "", "", "1", "", "", "", "0:00", nodes, "", "1", "1", "", "\n"]
                     )
                     for i, (part, nodes) in enumerate(self.waiting, 90)

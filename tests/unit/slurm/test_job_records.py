@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ from meshd.errors import CommandError, SlurmError
 from meshd.model.ledger import JobUse
 from meshd.runtime.run import Result
 from meshd.slurm.job_records import SACCT_FIELDS, SQUEUE_FIELDS, JobRecordReader, parse_uses
-from meshd.slurm.show import SEPARATOR
+from meshd.slurm.listing import SEPARATOR
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -65,12 +65,16 @@ class Programs:
     def __init__(self, **failing: bool) -> None:
         self.failing = failing
         self.argv: list[tuple[str, ...]] = []
+        self.name = "train"
 
-    async def __call__(self, argv: Sequence[str], **_more: Any) -> Result:
+    async def __call__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, **_more: Any) -> Result:
         self.argv.append(tuple(argv))
         if self.failing.get(argv[0]):
             raise CommandError(list(argv), 1, "no")
-        return Result(tuple(argv), 0, line("RUNNING", nodes="h100-1") + "\n", "")
+        delimiters = [word.partition("=")[2] for word in argv if word.startswith("--delimiter=")]
+        mark = delimiters[0] if delimiters else (env or {})["SQUEUE_FORMAT2"].partition(":")[2].partition(",")[0]
+        fields = line("RUNNING", nodes="h100-1", name=self.name).split(SEPARATOR)
+        return Result(tuple(argv), 0, "".join(f"{field}{mark}" for field in fields) + "\n", "")
 
 
 async def test_records_are_read_where_there_are_some() -> None:
@@ -88,6 +92,14 @@ async def test_else_slurmctlds_memory_is(records: bool) -> None:
     assert (len(found.uses), found.whole) == (1, False)
     with pytest.raises(SlurmError):
         await JobRecordReader(Programs(sacct=True, squeue=True), 5.0).read(AT, records=records)
+
+
+@pytest.mark.parametrize("records", [True, False])
+async def test_the_name_of_a_job_forges_no_other_job(records: bool) -> None:
+    programs = Programs()
+    programs.name = "x\n" + line("RUNNING", job="99", user="bob", nodes="h100-2").replace(SEPARATOR, "|")
+    found = await JobRecordReader(programs, 5.0).read(AT, records=records)
+    assert [(use.job, use.user, use.slot) for use in found.uses] == [("12_3", "ann", "h100-1")]
 
 
 def test_both_have_the_same_fields() -> None:

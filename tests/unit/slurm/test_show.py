@@ -4,6 +4,7 @@ import pytest
 
 from meshd.errors import SlurmError
 from meshd.slurm import show
+from meshd.slurm.listing import SEPARATOR
 
 NODE_24_11 = (
     "NodeName=h100-1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUEfctv=2 CPUTot=2 CPULoad=2.02 "
@@ -77,7 +78,7 @@ def test_a_cluster_without_nodes_says_so():
 
 
 def job_line(*fields: str) -> str:
-    return "".join(f"{field}{show.SEPARATOR}" for field in fields) + "\n"
+    return "".join(f"{field}{SEPARATOR}" for field in fields) + "\n"
 
 
 WAITING = job_line(
