@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from meshd.model.desired import Pool
 from meshd.model.ids import slot_index
-from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase, Removal
+from meshd.model.machine import COUNTS_AS_SUPPLY, HOLDS_SLOT, Machine, Phase, Removal
 from meshd.model.observed import SlurmNode, SlurmView
 from meshd.plan.fitness import OURS
 from meshd.plan.plan_input import PlanInput
@@ -131,10 +131,10 @@ def _stays(machine: Machine) -> bool:
     return machine.phase in COUNTS_AS_SUPPLY and not (machine.removal or machine.failure or taken_back)
 
 
-def _moves_as_node(machine: Machine) -> bool:
+def _moves_as_node(machine: Machine, given: PlanInput) -> bool:
     """Whether it leaves with its gang, and a job that has its slot could still start there."""
-    node = machine.phase in {Phase.READY, Phase.DRAINING} and not machine.left_slurm
-    return node and machine.removal is Removal.GANG_MOVED
+    holds_slot = machine.phase in HOLDS_SLOT and not machine.left_slurm
+    return machine.removal is Removal.GANG_MOVED and holds_slot and not given.idle(machine)
 
 
 def _can_come_back(machine: Machine) -> bool:
@@ -198,7 +198,7 @@ def _gangs(
         theirs = {slot for job in members for slot in slots_of.get(job, ())}
         there = tuple(at[slot] for slot in sorted(theirs) if slot in at)
         soon = frozenset(taken.intersection(slots))
-        moving = tuple(m for m in machines if m.slot in theirs and _moves_as_node(m))
+        moving = tuple(m for m in machines if m.slot in theirs and _moves_as_node(m, given))
         found.append(Gang(tuple(sorted(members, key=_job_order)), tuple(slots), soon, there, moving))
     return (*sorted(found, key=lambda gang: _job_order(gang.jobs[0])), *alone)
 

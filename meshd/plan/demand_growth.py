@@ -163,7 +163,7 @@ class DemandGrowth:
             other = self._all.cheapest(count + len(gang.machines), roomy, without=only)
             if other is not None:
                 removals = list(self._moves(gang, only, other))
-                if any(m.phase is Phase.READY for m in gang.machines):
+                if any(m.phase is Phase.READY or not self._given.idle(m) for m in gang.machines):
                     # Slurm keeps the job's slots together: it gets others once it has let go of this node.
                     self._refuse(gang, self._goes_elsewhere(removals[0].reason))
                 yield from removals
@@ -215,8 +215,8 @@ class DemandGrowth:
         and nobody has ordered it where it is.
         """
         slot, given = machine.slot, self._given
-        if machine.phase is not Phase.READY:
-            return given.idle(machine)
+        if machine.phase is not Phase.READY and given.idle(machine):
+            return True
         target, node = self._desired.target(self._pool), given.node(machine)
         kept = machine.held or (given.slurm is not None and slot in given.slurm.suspend_exc)
         ordered = target is not None and bool(options_of(target))

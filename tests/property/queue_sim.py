@@ -31,8 +31,9 @@ from meshd.model.observed import (
     TailnetView,
     Unavailable,
 )
-from meshd.model.plan import CancelRemoval, RequestMachine
+from meshd.model.plan import CancelRemoval, RefusedDemand, RequestMachine
 from meshd.plan.demand import PoweredUp, powered_up
+from meshd.plan.demand_growth import MOVES_S
 from meshd.provider_api import Offer
 from tests.clocks import SimClock
 from tests.live import live_settings
@@ -419,6 +420,8 @@ class QueueDaemon(Daemon):
         for refused in tick.plan.refused if tick is not None else ():
             if refused.code is DemandCode.NO_CAPACITY and refused.until != self.first_offer_at():
                 raise Violation(f"{refused}: the first offer can be had again at {self.first_offer_at()}")
+            if refused.code is DemandCode.PLACE and self.could_move(refused):
+                raise Violation(f"{refused}: another place could give all")
             if refused.until <= self.world.clock.now():
                 raise Violation(f"{refused}: until now")
         with suppress(Crash):
@@ -437,6 +440,17 @@ class QueueDaemon(Daemon):
                 self.machine_store.node_change(
                     record.name, EventKind.SPOT_NOTICE, "its cloud takes it back", preempted_at=ends_at
                 )
+
+    def could_move(self, refused: RefusedDemand) -> bool:
+        """Whether a gang that waits for its place for long could be in another one."""
+        now = self.world.clock.now()
+        if self.world.limit_usd is not None or refused.until <= now + timedelta(seconds=MOVES_S):
+            return False
+        theirs = {slot for job in self.world.queue.values() if job.id in refused.jobs for slot in job.slots}
+        here = {m.offer.region for m in self.journal.machines() if m.slot in theirs and m.phase in COUNTS_AS_SUPPLY}
+        cooldowns = self.journal.cooldowns(now)
+        usable = [o for o in self.offers if not any(key in cooldowns for key in scopes("h100", o))]
+        return any(offer.region not in here for offer in usable)
 
     def first_offer_at(self) -> datetime:
         """When the first offer cools down no more."""
@@ -494,7 +508,10 @@ class QueueDaemon(Daemon):
         at = {
             m.slot: (m.provider, m.offer.region)
             for m in before
-            if m.phase in COUNTS_AS_SUPPLY and not m.failure and (not m.removal or m.name in kept)
+            if m.phase in COUNTS_AS_SUPPLY
+            and not m.failure
+            and (not m.removal or m.name in kept)
+            and (m.preempted_at is None or m.phase is Phase.READY)
         }
         for job in tick.snapshot.slurm.value.jobs:
             asked = {
