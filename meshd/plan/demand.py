@@ -31,7 +31,8 @@ class Gang:
         slots: those that lack a machine, in order.
         soon: those of them that have to wait, since a machine is still to leave the slot.
         machines: those that the jobs have already, and that stay.
-        moving: nodes that the jobs have, and that leave since the gang goes elsewhere: the jobs have to let them go.
+        moving: nodes that the jobs have, and that leave since the gang goes elsewhere or their cloud takes them back.
+            The jobs have to let them go.
     """
 
     jobs: tuple[str, ...]
@@ -132,9 +133,9 @@ def _stays(machine: Machine) -> bool:
 
 
 def _moves_as_node(machine: Machine, given: PlanInput) -> bool:
-    """Whether it leaves with its gang, and a job that has its slot could still start there."""
-    holds_slot = machine.phase in HOLDS_SLOT and not machine.left_slurm
-    return machine.removal is Removal.GANG_MOVED and holds_slot and not given.idle(machine)
+    """Whether it leaves with its gang, or its cloud takes it back, and a job could still start there."""
+    leaves = machine.removal is Removal.GANG_MOVED or machine.preempted_at is not None
+    return leaves and machine.phase in HOLDS_SLOT and not (machine.left_slurm or given.idle(machine))
 
 
 def _can_come_back(machine: Machine) -> bool:

@@ -144,7 +144,7 @@ class DemandGrowth:
             return  # one machine proves the pool first
         if gang.moving:
             names = ", ".join(m.slot for m in gang.moving)
-            self._refuse(gang, self._goes_elsewhere(f"its gang moves: it waits until {names} has left"))
+            self._refuse(gang, self._goes_elsewhere(f"{names} leaves before all its machines are there"))
             return
         here = set() if self._pool.spread else {group_of(m.offer) for m in gang.machines}
         only = next(iter(here)) if len(here) == 1 else None

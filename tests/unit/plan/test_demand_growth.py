@@ -124,6 +124,15 @@ def test_a_job_lets_go_of_a_node_in_a_place_that_cannot_give_the_rest() -> None:
     assert (rents(found), found.refused, found.open_slots["h100"].count) == ([], (), 7)
 
 
+def test_a_job_lets_go_of_a_node_that_its_cloud_takes_back() -> None:
+    ready = by_queue(Phase.READY, 1, 5, preempted_at=NOW + timedelta(seconds=120))
+    found = decided(view(job(7, 1, 2), machines=[ready]), ready)
+    assert (rents(found), code_of(found)) == ([], DemandCode.PLACE)
+    booting = by_queue(Phase.BOOTING, 1, 7, preempted_at=NOW + timedelta(seconds=120))
+    found = decided(view(job(7, 1, 2), machines=[booting]), booting)
+    assert (rents(found), found.refused) == ([("h100-2", HERE.key)], ()), "the slot is free once it is gone"
+
+
 def test_a_node_stays_that_others_need_or_where_no_other_place_has_all() -> None:
     ready = by_queue(Phase.READY, 1, 5)
     seen = view(job(7, 1, 2), job(5, 1, state="RUNNING"), machines=[ready])
