@@ -55,7 +55,7 @@ async def survive(lab: Lab, seed: int, jobs: int, pause_s: float, rage_s: float,
     async def over() -> bool:
         return observer.ended()
 
-    await lab.until(over, "all jobs have ended", 180)
+    await lab.until(over, "all jobs have ended", 180 + 2 * jobs)
     await lab.nothing_left()
     looking.cancel()
     await asyncio.gather(looking, return_exceptions=True)
@@ -103,4 +103,4 @@ async def test_a_small_storm(pools: Lab, figure: Callable[[str], None]) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 async def test_200_jobs(pools: Lab, figure: Callable[[str], None]) -> None:
-    await survive(pools, 2, 200, 2.0, 4.0, figure)
+    await survive(pools, 2, 200, 1.2, 4.0, figure)
