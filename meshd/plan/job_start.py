@@ -38,8 +38,8 @@ class Starts(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingJob:
-    """A job whose prolog waits.
+class WaitingProlog:
+    """A PrologSlurmctld that waits for the nodes of its job.
 
     Attributes:
         job: as `squeue` names it: 7, or 5_12 for a task of an array.
@@ -56,7 +56,7 @@ class WaitingJob:
     limit: timedelta
 
 
-def nodes_of(waiting: WaitingJob, slurm: Observation[SlurmView]) -> tuple[str, ...]:
+def nodes_of(waiting: WaitingProlog, slurm: Observation[SlurmView]) -> tuple[str, ...]:
     """The nodes of the job: those that its prolog told, or Slurm's."""
     if waiting.nodes or not isinstance(slurm, Fresh):
         return waiting.nodes
@@ -69,7 +69,7 @@ def all_up(nodes: Sequence[str], view: SlurmView) -> bool:
 
 
 def why_start(
-    waiting: WaitingJob,
+    waiting: WaitingProlog,
     slurm: Observation[SlurmView],
     now: datetime,
     *,

@@ -27,7 +27,7 @@ from meshd.errors import SlurmError
 from meshd.model.ids import slot_index
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, SlurmView
-from meshd.plan.job_start import Starts, WaitingJob, all_up, nodes_of, why_start
+from meshd.plan.job_start import Starts, WaitingProlog, all_up, nodes_of, why_start
 from meshd.runtime.clock import Clock
 from meshd.slurm.show import hostlist
 from meshd.store.journal import Journal
@@ -159,7 +159,7 @@ class PrologGate(Controller):
         match = _NAME.fullmatch(name)
         assert match
         now, seen = self._clock.now(), self._slurm.current
-        waiting = WaitingJob(match[1], gate.nodes, gate.since, gate.up_since, timedelta(seconds=self._limit_s))
+        waiting = WaitingProlog(match[1], gate.nodes, gate.since, gate.up_since, timedelta(seconds=self._limit_s))
 
         def is_ready(slot: str) -> bool:
             return slot in machines and machines[slot].phase in _LONG_IN_SLURM

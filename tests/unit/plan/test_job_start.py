@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshd.model.observed import Fresh, Observation, SlurmJob, SlurmNode, SlurmView, Unavailable
-from meshd.plan.job_start import NAMES_WAIT, NOT_UP, Starts, WaitingJob, why_start
+from meshd.plan.job_start import NAMES_WAIT, NOT_UP, Starts, WaitingProlog, why_start
 from tests.unit.worlds import NOW
 
 UP, BOOTS = ("ALLOCATED", "CLOUD"), ("ALLOCATED", "CLOUD", "POWERING_UP", "NOT_RESPONDING")
@@ -31,7 +31,7 @@ def why(
     ready: bool = False,
     names: bool = True,
 ) -> Starts | None:
-    waiting = WaitingJob(
+    waiting = WaitingProlog(
         "7", nodes, NOW - timedelta(seconds=waited_s), None if up_s is None else NOW - timedelta(seconds=up_s), LIMIT
     )
     return why_start(
