@@ -45,7 +45,7 @@ class World:
     def start(self, **pool: Any) -> None:
         table = PoolSettings(gpu="h100", scale_from_queue=True, **pool)
         self.settings = Settings(
-            pools={"h100": table, "by-hand": PoolSettings(gpu="h100")},
+            pools={"h100": table, "by-hand": PoolSettings(gpu="h100", scale_from_queue=False)},
             providers={"aws": ProviderSettings(), "lambda": ProviderSettings()},
         )
         able = {name: ProviderCapabilities() for name in ("aws", "lambda")}
