@@ -133,17 +133,23 @@ class Fanout:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Close its input, so that the node ends the command; then end the program itself, if it has not ended by then."""
+    """Close its input, so that the node ends the command; then end the program itself, if it has not ended by then.
+
+    asyncio waits for its pipes too, which a daemon that it has started may hold open: they are closed in the end.
+    """
     assert process.stdin is not None
     process.stdin.close()
-    for number in (None, signal.SIGTERM, signal.SIGKILL):
-        if number is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_S):
-                await process.wait()
-                return
+    try:
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GRACE_S):
+                    await process.wait()
+                    return
+    finally:
+        process._transport.close()  # type: ignore[attr-defined]  # there is no public way
 
 
 def _exit_code(returncode: int) -> int:

@@ -70,8 +70,11 @@ class Slot:
 
     name: str
     address: str
+    #: Without CLOUD, which every node of a pool has that Slurm's queue drives.
     states: frozenset[str]
     reason: str
+    #: Whether Slurm's queue drives its pool.
+    cloud: bool
 
 
 class Unanswered(RuntimeError):
@@ -582,19 +585,21 @@ def _from_aws(words: tuple[str, ...]) -> tuple[str, ...]:
 
 def _free(slot: Slot) -> bool:
     """Whether nothing is left on a slot: of a pool that is driven by hand, or by Slurm's queue."""
-    if "CLOUD" in slot.states:
-        return slot.states == {"IDLE", "CLOUD", "POWERED_DOWN"} and not slot.address.startswith("100.")
+    if slot.cloud:
+        return slot.states == {"IDLE", "POWERED_DOWN"} and not slot.address.startswith("100.")
     return "DOWN" in slot.states and not slot.address.startswith("100.")
 
 
 def _slot(line: str) -> Slot:
     fields = dict(re.findall(r"(\w+)=(\S*)", line))
     reason = re.search(r"Reason=(.*?)(?: \[\S+@\S+\])?(?: Comment=.*)?$", line)
+    states = frozenset(fields.get("State", "").split("+"))
     return Slot(
         name=fields.get("NodeName", ""),
         address=fields.get("NodeAddr", ""),
-        states=frozenset(fields.get("State", "").split("+")),
+        states=states - {"CLOUD"},
         reason=reason[1].strip() if reason else "",
+        cloud="CLOUD" in states,
     )
 
 

@@ -27,16 +27,17 @@ async def queue(booted: Lab) -> AsyncIterator[Lab]:
     await booted.enable("aws", pool=QUEUE)
 
     async def cloud() -> bool:
-        return all(slot.states == {"IDLE", "CLOUD", "POWERED_DOWN"} for slot in (await booted.slots()).values())
+        return all(slot.cloud and slot.states == {"IDLE", "POWERED_DOWN"} for slot in (await booted.slots()).values())
 
     await booted.until(cloud, "free slots are idle~")
     yield booted
-    await booted.enable(*before.providers, pool=before.pool)
+    await booted.enable("aws", pool="scale_from_queue = false")
 
     async def by_hand() -> bool:
-        return all("DOWN" in slot.states for slot in (await booted.slots()).values())
+        return all("DOWN" in slot.states and not slot.cloud for slot in (await booted.slots()).values())
 
-    await booted.until(by_hand, "free slots are as before")
+    await booted.until(by_hand, "free slots are those of a pool that is driven by hand")
+    await booted.enable(*before.providers, pool=before.pool)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from meshd.cli import fanout
 from meshd.cli.fanout import GATHERED_MAX_B, LINE_MAX_B, TIMED_OUT, Fanout, Job, remote_command, worst
 
 Said = list[tuple[str, int, bytes]]
@@ -108,6 +111,18 @@ async def test_an_interrupt_ends_all(tmp_path: Path) -> None:
     assert not alive(files[3])
     for file in files[:3]:
         await until_gone(file)
+
+
+def test_what_holds_the_output_open_after_the_end_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that the program has started has its pipes: they are closed here all the same, with no warning."""
+    monkeypatch.setattr(fanout, "GRACE_S", 0.2)
+    file = tmp_path / "pids"
+    job = Job("daemon", ["/bin/sh", "-c", f"setsid sleep 600 & echo $! >{file}; exec sleep 600"])
+    (ended,) = asyncio.run(Fanout(1, timeout_s=1.0).run([job]))
+    assert (ended.code, ended.timed_out) == (TIMED_OUT, True)
+    (daemon,) = alive(file)
+    os.kill(daemon, signal.SIGKILL)
+    gc.collect()  # what is left unclosed warns here
 
 
 def test_a_client_that_is_killed_ends_the_command_too(tmp_path: Path) -> None:

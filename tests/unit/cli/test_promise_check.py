@@ -22,8 +22,8 @@ BIG = replace(OFFER, vcpus=52, memory_mib=250_000, usd_per_hour=98.32, instance_
 def rows(offers: list[Offer] | None, overall: BudgetSettings | None = None, **pool: Any) -> list[tuple[str, str, str]]:
     table = PoolSettings(gpu="h100", scale_from_queue=True, **pool)
     settings = Settings(
-        pools={"h100": table, "by-hand": PoolSettings(gpu="h100", scale_from_queue=False)}, providers={"aws": ProviderSettings()},
-        budget=overall or BudgetSettings(),
+        pools={"h100": table, "by-hand": PoolSettings(gpu="h100", scale_from_queue=False)},
+        providers={"aws": ProviderSettings()}, budget=overall or BudgetSettings(),
     )  # fmt: skip
     found = list(promise_rows(settings, {"aws": ProviderCapabilities()}, offers))
     assert {row.name for row in found} <= {"pools.h100"}
