@@ -199,6 +199,7 @@ class Machine:
 
     When meshd last did this for the machine; None: never.
         launch_called_at: made the create call.
+        launch_first_called_at: made the first create call that may have made it; launch_called_at is the last.
         create_repeated_at: repeated the create call with the same name.
         create_unclear_at: had no clear answer to a create call.
         slurmd_start_ordered_at: told its agent to start slurmd.
@@ -236,6 +237,7 @@ class Machine:
     region: str = ""
     launch_attempts: int = 0
     launch_called_at: datetime | None = None
+    launch_first_called_at: datetime | None = None
     tailnet_ip: str = ""
     tailnet_id: str = ""
     former_ips: tuple[str, ...] = ()
@@ -326,10 +328,11 @@ class Machine:
 
 
 _NOT_IN_FUTURE = (
-    "phase_since", "created_at", "launch_called_at", "heartbeat_at", "launched_at", "ready_at", "unfit_since",
-    "create_repeated_at", "create_unclear_at", "slurmd_start_ordered_at", "slurmd_restarted_at", "drained_at",
-    "jobs_signalled_at", "agent_asked_at", "cloud_asked_at", "terminate_called_at", "key_expiry_asked_at",
-    "head_reached_at", "cloud_confirmed_at", "device_gone_since", "rebooting_since", "unreadable_since",
+    "phase_since", "created_at", "launch_called_at", "launch_first_called_at", "heartbeat_at", "launched_at",
+    "ready_at", "unfit_since", "create_repeated_at", "create_unclear_at", "slurmd_start_ordered_at",
+    "slurmd_restarted_at", "drained_at", "jobs_signalled_at", "agent_asked_at", "cloud_asked_at",
+    "terminate_called_at", "key_expiry_asked_at", "head_reached_at", "cloud_confirmed_at", "device_gone_since",
+    "rebooting_since", "unreadable_since",
 )  # fmt: skip
 
 

@@ -30,8 +30,8 @@ def rounding_of(capabilities: ProviderCapabilities) -> Rounding:
 
 
 def billed_since(machine: Machine) -> datetime:
-    """From when a machine is billed: its cloud's own launch time, or when the create call went out."""
-    return machine.launched_at or machine.launch_called_at or machine.created_at
+    """From when a machine is billed: its cloud's own launch time, or the first create call that may have made it."""
+    return machine.launched_at or machine.launch_first_called_at or machine.launch_called_at or machine.created_at
 
 
 def lives_of(machine: Machine, known: Sequence[Life], rounding: Rounding, now: datetime) -> tuple[Life, ...]:

@@ -21,6 +21,7 @@ from meshd.model.ids import MachineName
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import Launch
 from meshd.plan import provider_capabilities
+from meshd.plan.ledger import billed_since
 from meshd.plan.placement import cooldown_of
 from meshd.provider_api import (
     CLUSTER_TAG,
@@ -230,21 +231,25 @@ class CreateCalls:
                     "auth_key": user_data.auth_key_sha256, "own_key": user_data.own_key,
                 }  # fmt: skip
                 if machine.phase is Phase.LAUNCHING:
+                    before = machine.launch_first_called_at or machine.launch_called_at
                     again = f"{text}, with the same name again"
                     changed.append(
                         self._machine_store.change(
-                            machine.name, EventKind.ASKED, again, **changes, create_repeated_at=now
+                            machine.name, EventKind.ASKED, again, **changes, create_repeated_at=now,
+                            launch_first_called_at=before,
                         )
                     )  # fmt: skip
                 else:
+                    changes["launch_first_called_at"] = now
                     changed.append(self._machine_store.move(machine.name, Phase.LAUNCHING, text, **changes))
         return changed
 
     def launched(self, machine: Machine, instance: Instance, reason: str) -> None:
-        """Write down what the cloud made."""
+        """Write down what the cloud made. Where it tells no launch time, the first call may have made it."""
         self._machine_store.move(
             machine.name, Phase.BOOTING, reason, instance_id=instance.id, region=instance.region or machine.region,
-            public_ip=instance.public_ip, launched_at=instance.launched_at or machine.launch_called_at, refusal="",
+            public_ip=instance.public_ip, refusal="",
+            launched_at=instance.launched_at or billed_since(machine),
         )  # fmt: skip
         offer, provider = CooldownKey.of_offer(machine.offer), CooldownKey.of_provider(machine.provider)
         self._machine_store.proved(offer, provider, causes={CooldownCause.REFUSED, CooldownCause.PAUSE})

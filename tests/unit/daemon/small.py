@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ class Cloud:
 
     def __init__(self) -> None:
         self.launched: list[LaunchRequest] = []
+        self.launched_at: datetime | None = None
+        """When it says that it has launched a machine."""
         self.ended: list[str] = []
         self.asked: list[str] = []
         self.known: dict[str, Instance] = {}
@@ -40,7 +43,10 @@ class Cloud:
     async def launch(self, request: LaunchRequest) -> Instance:
         self.launched.append(request)
         self._raise()
-        return Instance(AWS, InstanceId(f"i-{len(self.launched)}"), request.token, InstanceState.BOOTING, "r1", "g.1")
+        return Instance(
+            AWS, InstanceId(f"i-{len(self.launched)}"), request.token, InstanceState.BOOTING, "r1", "g.1",
+            launched_at=self.launched_at,
+        )  # fmt: skip
 
     async def get(self, instance: Instance) -> Instance:
         self.asked.append(instance.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.desired import Target
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh
+from meshd.plan.ledger import billed_since
 from meshd.provider_api import Offer, ProviderName
 from tests.unit.daemon.small import Small
 from tests.unit.worlds import NOW, OFFER, ago, around, instance, machine, node, snapshot
@@ -258,6 +259,32 @@ async def test_a_call_that_is_repeated_is_journaled_first_and_its_answer_tells(s
     assert (found.phase, found.instance_id, found.refusal) == (Phase.BOOTING, "i-1", "")
     assert (found.launch_attempts, found.launch_called_at, found.create_repeated_at) == (2, NOW, NOW)
     assert [request.token for request in small.cloud.launched] == [m.name]
+
+
+@pytest.mark.parametrize("told_at", [None, ago(10)])
+async def test_a_machine_that_a_repeated_call_made_is_billed_from_the_first_call(
+    small: Small, told_at: datetime | None
+) -> None:
+    """Either call may have made it. A cloud that tells the launch time settles it."""
+    small.cloud.launched_at = told_at
+    m = small.journal.put(IN_DOUBT, "phase", "given", NOW)
+    small.cloud.errors.append(Uncertain("gateway timeout"))
+    await do(small, p.Launch(m.name, "again"))
+    assert (small.get(m.name).launch_called_at, billed_since(small.get(m.name))) == (NOW, ago(30))
+    await small.clock.sleep(60)
+    await do(small, p.Launch(m.name, "and again"))
+    found = small.get(m.name)
+    assert (found.phase, found.launched_at, billed_since(found)) == (Phase.BOOTING, *([told_at or ago(30)] * 2))
+
+
+async def test_an_order_that_was_clearly_refused_is_billed_from_the_next_call(small: Small) -> None:
+    m = small.journal.put(machine(Phase.REQUESTED), "phase", "given", NOW)
+    small.cloud.errors.append(RateLimited("slow down"))
+    await do(small, p.Launch(m.name, "it was requested"))
+    assert small.get(m.name).phase is Phase.REQUESTED
+    await small.clock.sleep(60)
+    await do(small, p.Launch(m.name, "again"))
+    assert billed_since(small.get(m.name)) == small.clock.now()
 
 
 @pytest.mark.parametrize(
