@@ -65,7 +65,8 @@ def command(
     meshd tries the next zone, type, region and cloud. Options stay in use until another `scale` changes them: `--gpus
     5` alone changes only the number. --unset and --reset drop them; `meshctl status` shows them.
 
-    Fewer GPUs never end a job: meshd gives a working node back when its jobs have ended.
+    Fewer GPUs never end a job: meshd gives a working node back when its jobs have ended. Jobs in Slurm's queue may have
+    machines rented beside these.
     """
     if gpus is None:
         gpus = session.ask(lambda head: _last_target(head, options.pool))

@@ -70,15 +70,24 @@ class _Moment:
         """Why a slot has no machine. `machines` are the pool's."""
         if pool not in self.desired.pools:
             return f"nothing is rented for it: pool {pool} is no longer in the settings"
-        target = self.target(pool)
-        if target is None:
-            return f"nothing is rented for it: pool {pool} has no target (`meshctl scale --pool {pool} --gpus N`)"
         for step in self.tick.plan.steps:
             if isinstance(step, RequestMachine) and step.subject == slot:
                 return f"a machine is about to be rented for it: {step.offer.key}"
+        for refused in self.tick.plan.refused:
+            if slot in refused.slots:
+                return f"no machine can be had for it before {refused.until:%H:%M} UTC: {refused.reason}"
+        target = self.target(pool)
+        missing = target.gpus - supply_gpus(machines) if target else 0
+        if self.desired.pools[pool].from_queue and missing <= 0:
+            slurm = views.slurm_of(self.tick.snapshot)
+            node = slurm.nodes.get(slot) if slurm else None
+            if node is not None and node.drained:
+                return f"no job can have it: it is drained in Slurm: {node.reason or 'without a reason'}"
+            return "it is free: when Slurm gives it to a job, a machine is rented"
+        if target is None:
+            return f"nothing is rented for it: pool {pool} has no target (`meshctl scale --pool {pool} --gpus N`)"
         if not target.gpus:
             return f"nothing is rented for it: pool {pool} is scaled to 0"
-        missing = target.gpus - supply_gpus(machines)
         if missing <= 0:
             wanted = amount(target.gpus, self.desired.pools[pool])
             return f"no machine is wanted for it: the pool's other slots have the {wanted} of its target"

@@ -15,10 +15,10 @@ from meshd.model.cooldown import Cooldown, CooldownKey
 from meshd.model.desired import Target
 from meshd.model.ids import MachineName
 from meshd.model.machine import Phase
-from meshd.model.observed import Fresh
+from meshd.model.observed import Fresh, SlurmNode
 from tests.head_room import ROOT, HeadRoom, look_around
 from tests.unit.daemon.munge_lab import MungeLab as MungeLab
-from tests.unit.worlds import NOW, OFFER, instance, machine, node, snapshot
+from tests.unit.worlds import NOW, OFFER, instance, machine, node, slurm, snapshot
 
 
 async def test_every_attempt_is_explained(room: HeadRoom) -> None:
@@ -80,6 +80,19 @@ async def test_why_nothing_is_rented(room: HeadRoom) -> None:
     room.journal.lift_cooldowns([CooldownKey("pool:h100")])
     assert f"is about to be asked for {OFFER.key}" in await why("h100-2"), "the tick has written the machine down"
     await room.settle()
+
+
+async def test_why_a_slot_of_the_queue_has_no_machine(room: HeadRoom) -> None:
+    async def why() -> str:
+        room.reconciler.tick()
+        return (await room.head.call(e.EXPLAIN, s.ExplainQuery(subject="h100-2"))).why
+
+    room.pool = replace(room.pool, from_queue=True)
+    assert "has no target" not in await why()
+    assert "when Slurm gives it to a job" in await why()
+    off = SlurmNode("h100-2", "239.192.0.2", frozenset({"IDLE", "DRAIN"}), reason="broken rack")
+    room.seen = replace(room.seen, slurm=Fresh(slurm(off), room.clock.now()))
+    assert "broken rack" in await why()
 
 
 async def test_a_gone_machine_names_who_has_its_slot_now(room: HeadRoom) -> None:
