@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from meshd import gpus
-from meshd.model.budget import ALL, BudgetLimits
+from meshd.model.budget import ALL, USD_MAX, BudgetLimits
 from meshd.plan.limits import COUNT_MAX, MEMORY_MAX_MIB, word_fault
 from meshd.plan.shares import Share
 
@@ -17,6 +17,9 @@ DEFAULT_PATH = Path("/etc/meshd/meshd.toml")
 NAME = r"^[a-z]([-a-z0-9]{0,18}[a-z0-9])?$"
 SLURM_DEFAULT = "default"
 """Reserved, in upper or lower case: `NodeName=` and `PartitionName=` of this name only set defaults for later lines."""
+
+KILL_AT_MAX = 100
+_Usd = Annotated[float, Field(gt=0, le=USD_MAX)]
 
 
 class _Table(BaseModel):
@@ -139,15 +142,13 @@ class TimingSettings(_Table):
 class BudgetSettings(_Table):
     """What may be spent. At a limit meshd rents nothing more; days and months are those of UTC."""
 
-    usd_per_hour: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="the most that all machines may cost per hour together"
-    )
-    usd_per_day: Annotated[float, Field(gt=0)] | None = Field(None, description="the most to spend in a day")
-    usd_per_month: Annotated[float, Field(gt=0)] | None = Field(None, description="the most to spend in a month")
+    usd_per_hour: _Usd | None = Field(None, description="the most that all machines may cost per hour together")
+    usd_per_day: _Usd | None = Field(None, description="the most to spend in a day")
+    usd_per_month: _Usd | None = Field(None, description="the most to spend in a month")
     warn_at: Annotated[float, Field(gt=0, le=1)] = Field(
         0.8, description="show a problem from this fraction of a limit on"
     )
-    kill_at: Annotated[float, Field(ge=1)] | None = Field(
+    kill_at: Annotated[float, Field(ge=1, le=KILL_AT_MAX)] | None = Field(
         None,
         description="give all machines back, and kill their jobs, at this fraction of usd_per_day or usd_per_month; "
         "none: never",
@@ -188,10 +189,8 @@ class PoolSettings(_Table):
     max_nodes: Annotated[int, Field(gt=0, le=10000)] = 8
     providers: tuple[str, ...] = Field((), description="in order of preference; empty: every enabled one")
     regions: tuple[str, ...] = Field((), description="regions or zones to rent in; empty: every one of the providers'")
-    max_usd_per_gpu_hour: Annotated[float, Field(gt=0)] | None = None
-    max_usd_per_hour: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="the most that all machines of the pool may cost together"
-    )
+    max_usd_per_gpu_hour: _Usd | None = None
+    max_usd_per_hour: _Usd | None = Field(None, description="the most that all machines of the pool may cost together")
     budget: BudgetSettings | None = Field(None, description="what may be spent for this pool, beside [budget]")
     overshoot_max_gpus: Annotated[int, Field(ge=0)] | None = Field(
         None, description="rent at most this many GPUs more than the target; none: as many as is cheapest"

@@ -10,6 +10,9 @@ from enum import StrEnum
 MICROS = 1_000_000
 """Money is counted in whole millionths of a USD, so that sums do not depend on their order."""
 
+USD_MAX = 1e9
+"""The most that a setting or an order may name: sums of it are still exact."""
+
 ALL = ""
 """The scope of the budget over all pools; other scopes are the names of pools."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from meshd.model.budget import USD_MAX
 from meshd.provider_api import Offer
 
 MICROS = 1_000_000
@@ -35,8 +36,8 @@ def units(offer: Offer) -> int:
 
 
 def micros(usd: float) -> int:
-    """A price as a whole number, so that sums do not depend on their order."""
-    return round(usd * MICROS)
+    """A price as a whole number, so that sums do not depend on their order. What is beyond USD_MAX counts as that."""
+    return round(max(-USD_MAX, min(usd, USD_MAX)) * MICROS)
 
 
 @dataclass(frozen=True, slots=True)

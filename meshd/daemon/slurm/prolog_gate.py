@@ -142,7 +142,8 @@ class PrologGate(Controller):
         try:
             self._directory.mkdir(mode=0o700, exist_ok=True)
             with os.scandir(self._directory) as entries:
-                there = {entry.name for entry in islice(entries, WAITING_MAX) if _is_gate(entry, self._user_id)}
+                gates = (entry.name for entry in entries if _is_gate(entry, self._user_id))
+                there = set(islice(gates, WAITING_MAX))
         except OSError as error:
             raise SlurmError(f"{self._directory} cannot be used: {error.strerror}") from error
         now, now_s = self._clock.now(), self._clock.monotonic_s()

@@ -37,6 +37,8 @@ def test_limits_by_pool(tmp_path: Path) -> None:
         "usd_per_day = 0",
         "usd_per_day = -1",
         "usd_per_day = inf",
+        "usd_per_day = 1e303",
+        "usd_per_day = 1\nkill_at = 1e308",
         "usd_per_day = 1\nwarn_at = 1.1",
         "usd_per_day = 1\nkill_at = 0.9",
         "kill_at = 2",
