@@ -54,7 +54,9 @@ def pool_plan(
     beside = Beside(
         demand.kept, removed, demand.slots, len(demand.lacking - refused) * promised_units(pool), demand.closed
     )  # fmt: skip
-    steps += scale_steps(desired, pool, machines, snapshot, given, money, beside)
+    moved = {step.subject for step in steps if isinstance(step, Remove)}
+    beside_steps = scale_steps(desired, pool, machines, snapshot, given, money, beside)
+    steps += [step for step in beside_steps if step.subject not in moved]  # a machine has one step at a time
     return PoolPlan(
         pool.name,
         tuple(steps),

@@ -17,8 +17,9 @@ from meshd.codes import DemandCode, EventKind
 from meshd.config import ClusterSettings, PoolSettings, Settings
 from meshd.daemon.slurm.slots import SlotController
 from meshd.errors import SlurmError
+from meshd.model.budget import ALL, BudgetLimits
 from meshd.model.cooldown import CooldownKey, scopes
-from meshd.model.desired import Policy, Pool, Promise, Target
+from meshd.model.desired import Desired, Policy, Pool, Promise, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, IN_SLURM, Machine, Phase
 from meshd.model.observed import (
     Fresh,
@@ -34,6 +35,7 @@ from meshd.model.observed import (
 from meshd.model.plan import CancelRemoval, RefusedDemand, RequestMachine
 from meshd.plan.demand import PoweredUp, powered_up
 from meshd.plan.demand_growth import MOVES_S
+from meshd.plan.ledger import budget_of
 from meshd.provider_api import Offer
 from tests.clocks import SimClock
 from tests.live import live_settings
@@ -55,6 +57,7 @@ NEEDLESS_ROUNDS_MOST = 5
 WAITING_ROUNDS_MOST = 4
 REQUEUED_WAITS_S = 120.0
 """So long Slurm lets a job wait that it has put back into the queue."""
+LIMITS = {DemandCode.LIMIT_IN_ALL, DemandCode.BUDGET}
 SUSPEND_S = 10.0
 """SuspendTimeout."""
 PLACEHOLDER = "192.0.2.1"
@@ -102,7 +105,8 @@ class QueueWorld(World):
     off_s: dict[str, float] = field(default_factory=dict)  # POWERING_DOWN until then
     addrs: dict[str, str] = field(default_factory=dict)
     notices: dict[str, float] = field(default_factory=dict)  # machine id -> when its cloud takes it back
-    limit_usd: float | None = None
+    limit_usd: float | None = None  # the pool's, per hour
+    budget_usd: float | None = None  # of the budget over all pools, per hour
     submitted: int = 0
     give_ups: int = 0
     ran: int = 0
@@ -371,6 +375,11 @@ class QueueDaemon(Daemon):
             changed=lambda: None,
         )  # fmt: skip
 
+    def desired(self) -> Desired:
+        usd, now = self.world.budget_usd, self.world.clock.now()
+        limits = {ALL: BudgetLimits(usd_per_hour=usd)} if usd is not None else {}
+        return replace(super().desired(), budget=budget_of(limits, {}, self.journal.machines(), {}, now))
+
     @property
     def current(self) -> Observation[SlurmView]:
         """What Slurm said last."""
@@ -444,7 +453,7 @@ class QueueDaemon(Daemon):
     def could_move(self, refused: RefusedDemand) -> bool:
         """Whether a gang that waits for its place for long could be in another one."""
         now = self.world.clock.now()
-        if self.world.limit_usd is not None or refused.until <= now + timedelta(seconds=MOVES_S):
+        if self.world.limit_usd or self.world.budget_usd or refused.until <= now + timedelta(seconds=MOVES_S):
             return False
         theirs = {slot for job in self.world.queue.values() if job.id in refused.jobs for slot in job.slots}
         here = {m.offer.region for m in self.journal.machines() if m.slot in theirs and m.phase in COUNTS_AS_SUPPLY}
@@ -482,10 +491,10 @@ class QueueDaemon(Daemon):
     def check_waiting(self) -> None:
         """No job waits for long while as many nodes are idle as it asks for. No machine is over the limit in USD."""
         world = self.world
-        if world.limit_usd is not None:
-            usd = sum(m.usd_per_hour for m in self.journal.machines())
-            if usd > world.limit_usd + 1e-9:
-                raise Violation(f"{usd:.2f} USD per hour, and the limit is {world.limit_usd:.2f}")
+        limit_usd = world.limit_usd or world.budget_usd
+        usd = sum(m.usd_per_hour for m in self.journal.machines() if m.phase is not Phase.REQUESTED)
+        if limit_usd is not None and usd > limit_usd + 1e-9:
+            raise Violation(f"{usd:.2f} USD per hour, and the limit is {limit_usd:.2f}")
         ready = {m.slot for m in self.journal.machines() if m.phase is Phase.READY and not (m.removal or m.failure)}
         closed = {*world.drains, *world.leaving, *world.down, *world.off_s}
         idle = [slot for slot in world.registered if slot in ready - closed and world.job_on(slot) is None]
@@ -531,6 +540,8 @@ async def live_with_queue(seed: int, directory: Path, rounds: int = 80) -> Queue
     world = QueueWorld(rng, SimClock(START), lies=random.Random(-1 - seed))
     if seed % 3 == 0:
         world.limit_usd = 8.0
+    elif seed % 3 == 1:
+        world.budget_usd = 8.0
     policy = Policy(
         boot_timeout_s=200, join_timeout_s=200, configure_timeout_s=150, test_timeout_s=150,
         listing_lag_s=LAG_MAX_S + 5, launch_settle_s=EFFECT_MAX_S, orphan_grace_s=120, replace_unfit_after_s=60,
@@ -586,7 +597,7 @@ def _at_rest(daemon: Daemon, world: QueueWorld, target: int) -> bool:
     nodes = all(m.phase is Phase.READY and m.slot in world.registered for m in machines)
     opened = daemon.reconciler.last.plan.open_slots.get("h100") if daemon.reconciler.last is not None else None
     free = len(world.slots) - len(machines)
-    closed = free - opened.count if opened is not None and opened.code is DemandCode.LIMIT_IN_ALL else 0
+    closed = free - opened.count if opened is not None and opened.code in LIMITS else 0
     quiet = len(world.drains) == closed and not (world.powering or world.down or world.leaving or world.off_s)
     return nodes and quiet and alive == {m.instance_id for m in machines} and len(machines) == target
 
