@@ -6,6 +6,7 @@ A queued launch is not a step in flight: the plan can withdraw it, and its turn 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -217,6 +218,7 @@ class CallRate:
         self._growth = START_GROWTH
         self._next_s = float("-inf")
         self._empty_s = float("-inf")
+        self._idle_s = 0.0
         self._taken = 0
         self._refused_in_row = 0
 
@@ -231,6 +233,8 @@ class CallRate:
         if now_s - self._sent_s > FORGET_AFTER_S:
             self._forget()
         self._sent_s = now_s
+        if math.isfinite(self._next_s):
+            self._idle_s += max(0.0, now_s - self._next_s)
         if self.per_s is None:
             return
         gap_s = 1 / self.per_s
@@ -246,7 +250,10 @@ class CallRate:
             return
         self._taken += 1
         self._refused_in_row = 0
-        if self.per_s is None or self._known_per_s is not None:
+        if self._known_per_s is not None:
+            self.per_s = self._known_per_s
+            return
+        if self.per_s is None:
             return
         beyond = self._taken - SETTLED_CALLS
         if not self._measured:
@@ -268,14 +275,18 @@ class CallRate:
         self.at_once_most = max(FIRST_AT_ONCE, self.at_once_most // 2)
         # Twice the spacing, once: one token stays in the bucket, so that the next refusal is far away.
         self._next_s = now_s + max((2 if self._measured else 1) / self.per_s, retry_after_s or 0.0)
-        self._empty_s, self._taken = now_s, 0
+        self._empty_s, self._taken, self._idle_s = now_s, 0, 0.0
 
     def _learned(self, elapsed_s: float) -> float:
         """The rate after a refusal; `elapsed_s` is the time since the refusal before it."""
         self._refused_in_row += 1
         if self.per_s is None:
             return max(FIRST_PER_S, self._taken / BURST_S)
-        if self._taken >= MEASURED_BY and elapsed_s > 0:
+        if self._known_per_s is not None:
+            # Calls arrive unevenly, or somebody else uses the account as well: the spacing is still the one to keep.
+            return self.per_s / 2 if self._refused_in_row > 1 else self.per_s
+        # A time in which little was asked for measures what was wanted, and not what the cloud gives.
+        if self._taken >= MEASURED_BY and self._idle_s < elapsed_s / 2 < math.inf:
             found = self._taken / elapsed_s * PROBE
             # A bucket that was full for a while lets less be measured than it gives: the truth lies between.
             found = (self.per_s + found) / 2 if self._measured else found

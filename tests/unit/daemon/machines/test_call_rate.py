@@ -133,3 +133,38 @@ def test_turns_that_a_busy_head_misses_are_made_good(seed: int) -> None:
             rate.refused(sent_s, now_s)
     assert taken >= 0.9 * (5 + 2.0 * 231)
     assert refused <= 40
+
+
+@pytest.mark.parametrize("spacing_s", [1.3, 12.5])
+@pytest.mark.parametrize("pause_s", [0.0, 60.0])
+def test_a_refusal_beside_a_known_spacing_costs_two_turns_at_most(spacing_s: float, pause_s: float) -> None:
+    """However many were taken before it, and whatever pauses there were."""
+    rate, now_s = CallRate(spacing_s), 1000.0
+    for _ in range(12):
+        now_s += (rate.wait_s(now_s, 0) or 0.0) + pause_s
+        rate.sent(now_s)
+        rate.taken(now_s)
+    for wait_s in (spacing_s, 2 * spacing_s):
+        now_s += rate.wait_s(now_s, 0) or 0.0
+        rate.sent(now_s)
+        rate.refused(now_s, now_s)
+        assert rate.wait_s(now_s, 0) == pytest.approx(wait_s)
+    now_s += rate.wait_s(now_s, 0) or 0.0
+    rate.sent(now_s)
+    rate.taken(now_s)
+    assert rate.per_s == pytest.approx(1 / spacing_s), "the spacing is as before"
+
+
+def test_time_in_which_nothing_was_wanted_measures_nothing() -> None:
+    rate, now_s = CallRate(), 0.0
+    rate.sent(now_s)
+    rate.refused(now_s, 0.1)
+    for _ in range(8):
+        now_s += 300.0
+        rate.sent(now_s)
+        rate.taken(now_s)
+    before = rate.per_s
+    rate.sent(now_s)
+    rate.refused(now_s + 0.01, now_s + 0.1)
+    assert before is not None and rate.per_s is not None
+    assert rate.per_s >= before / 2
