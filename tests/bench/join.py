@@ -39,6 +39,13 @@ MESHD_STAGES = (
     ("meshd notices: READY", "idle", "ready"),
     ("munge proved (beside publishing)", "accepted", "munge"),
 )
+QUEUE_STAGES = (
+    *MESHD_STAGES[:3],
+    ("address in force, slurmd ordered", "accepted", "ordered"),
+    *MESHD_STAGES[6:],
+)
+"""In a pool that the queue scales no reconfigure is on the way."""
+
 HAND_STAGES = (
     ("tailscale up", "up", "online"),
     ("munge key copied", "online", "key"),
@@ -47,7 +54,10 @@ HAND_STAGES = (
     ("slurmd started", "reconfigured", "slurmd"),
     ("slurmd registers: IDLE", "slurmd", "idle"),
 )
-OWN = ("agent fetched and started", "facts and join", "publishing begins", "verified, slurmd ordered")
+OWN = (
+    "agent fetched and started", "facts and join", "publishing begins", "verified, slurmd ordered",
+    "address in force, slurmd ordered",
+)  # fmt: skip
 """The stages of meshd's that are neither tailscale's nor Slurm's."""
 
 Marks = dict[str, float]
@@ -85,8 +95,9 @@ def first(entries: Sequence[tuple[float, str]], pattern: str) -> float:
 class ByMeshd:
     """`meshctl scale` on the head does it all."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, queue: bool) -> None:
         self._cluster = cluster
+        self._queue = queue
 
     async def round(self) -> Marks:
         """Add one machine, read what happened when, and give it back."""
@@ -96,9 +107,10 @@ class ByMeshd:
         node = (await head.json("meshctl", "nodes", "-o", "json"))["nodes"][0]
         marks = await self._machine(node["machine"])
         marks |= await self._events(node["machine"])
-        marks["asked"] = await logged(head, lines, "Processing Reconfiguration Request")
-        marks["reconfigured"] = await logged(head, lines, "Relinquishing control to new child")
-        marks["idle"] = await logged(head, lines, f"node {node['slot']} returned to service")
+        marks["idle"] = await logged(head, lines, f"[Nn]ode {node['slot']} (returned to service|now responding)")
+        if not self._queue:
+            marks["asked"] = await logged(head, lines, "Processing Reconfiguration Request")
+            marks["reconfigured"] = await logged(head, lines, "Relinquishing control to new child")
         await self._scale(0)
         return marks
 
@@ -186,13 +198,15 @@ def stages(rounds: Sequence[Marks], names: Sequence[tuple[str, str, str]]) -> di
     return {name: [m[end] - m[start] for m in rounds] for name, start, end in names}
 
 
-async def measure(sandbox_id: str, repetitions: int) -> dict[str, list[Marks]]:
+async def measure(sandbox_id: str, repetitions: int, *, queue: bool) -> dict[str, list[Marks]]:
     """One round of each before the count begins, then meshd and by hand in turns."""
     rounds: dict[str, list[Marks]] = {"meshd": [], "hand": []}
-    async with Cluster(ClusterOptions(sandbox_id=sandbox_id, max_nodes=16, key_mode="reusable")) as cluster:
+    pool = f"scale_from_queue = {str(queue).lower()}"
+    options = ClusterOptions(sandbox_id=sandbox_id, max_nodes=16, key_mode="reusable", pool=pool)
+    async with Cluster(options) as cluster:
         head = await cluster.bring_up_head()
         hand = ByHand(cluster)
-        sides: dict[str, ByMeshd | ByHand] = {"meshd": ByMeshd(cluster), "hand": hand}
+        sides: dict[str, ByMeshd | ByHand] = {"meshd": ByMeshd(cluster, queue=queue), "hand": hand}
         await hand.prepare(repetitions + 1)
         for repetition in range(repetitions + 1):
             for name, side in sides.items():
@@ -209,24 +223,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=6)
     parser.add_argument("--sandbox", default="bjoin")
+    parser.add_argument("--queue", action="store_true", help="the pool is one that Slurm's queue scales")
     arguments = parser.parse_args()
-    rounds = asyncio.run(measure(arguments.sandbox, arguments.repetitions))
+    rounds = asyncio.run(measure(arguments.sandbox, arguments.repetitions, queue=arguments.queue))
     totals = {name: [m["idle"] - m["up"] for m in marks] for name, marks in rounds.items()}
     ratios = [a / b for a, b in zip(totals["meshd"], totals["hand"], strict=True)]
-    meshd, hand = stages(rounds["meshd"], MESHD_STAGES), stages(rounds["hand"], HAND_STAGES)
-    own = [sum(meshd[name][i] for name in OWN) for i in range(arguments.repetitions)]
+    meshd = stages(rounds["meshd"], QUEUE_STAGES if arguments.queue else MESHD_STAGES)
+    hand = stages(rounds["hand"], HAND_STAGES)
+    own = [sum(meshd[name][i] for name in OWN if name in meshd) for i in range(arguments.repetitions)]
     rows = [
         Row("meshd: tailscale up to IDLE", median(totals["meshd"]), "s"),
         Row("meshd's own share of it", median(own), "s", 3.0),
         Row("by hand: tailscale up to IDLE", median(totals["hand"]), "s"),
-        Row("ratio, median of pairs", median(ratios), "x", 1.3),
+        Row("ratio, median of pairs", median(ratios), "x", 1.0 if arguments.queue else 1.3),
         *(Row(f"  meshd: {name}", median(values), "s") for name, values in meshd.items()),
         *(Row(f"  hand: {name}", median(values), "s") for name, values in hand.items()),
     ]
     details: dict[str, Any] = {
         "totals": totals, "ratios": ratios, "own": spread(own), "meshd_stages": meshd, "hand_stages": hand,
     }  # fmt: skip
-    report("join", rows, details)
+    report("join_queue" if arguments.queue else "join", rows, details)
 
 
 if __name__ == "__main__":
