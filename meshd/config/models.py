@@ -201,7 +201,7 @@ class PoolSettings(_Table):
     )
     scale_from_queue: bool | None = Field(
         None,
-        description="rent the nodes that Slurm powers up for its jobs; none: false for now",
+        description="rent the nodes that Slurm powers up for its jobs; none: true, but false with gpus_per_node_max",
     )
     spread: bool = Field(False, description="the nodes of one job may be in several places; false: all in one")
     replace_unfit: bool = Field(
@@ -410,7 +410,10 @@ class Settings(BaseSettings):
 
     def from_queue(self, pool: PoolSettings) -> bool:
         """Whether Slurm's queue decides how many nodes a pool has."""
-        return bool(pool.scale_from_queue)
+        if pool.scale_from_queue is not None:
+            return pool.scale_from_queue
+        # Every slot of a pool that the queue drives promises the same: machines of several sizes would be wasted on it.
+        return (pool.gpus_per_node_max or pool.gpus_per_node) <= pool.gpus_per_node
 
     def pod_policy(self, pool: PoolSettings) -> Literal["never", "allow", "only"]:
         """Whether a pool rents pods. Where users' files are on a share, output on a pod would be lost with it."""
