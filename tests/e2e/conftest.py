@@ -43,6 +43,16 @@ async def lab(booted: Lab, request: pytest.FixtureRequest) -> Lab:
     return booted
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=["by_queue", "by_hand"])
+async def form(booted: Lab, request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """Which form the pool has: Slurm's queue drives it, as elsewhere, or people alone do."""
+    if request.param == "by_hand":
+        async with booted.driven_by_hand():
+            yield "by_hand"
+    else:
+        yield "by_queue"
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def fleet(booted: Lab, request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
     """Two pods and a VM for all tests of a module; they boot from the image that its `IMAGE` names."""

@@ -54,6 +54,8 @@ WAIT_FOR_WORD = "echo begun >/tmp/job-$SLURM_JOB_ID; until [ -e /tmp/end-$SLURM_
 GPU = re.compile(r"GPU 0: NVIDIA \S+.* \(UUID: (GPU-[-0-9a-f]+)\)")
 """A line of `nvidia-smi -L`, and the UUID in it."""
 
+BY_HAND = "scale_from_queue = false"
+
 SLURM = """\
 SchedulerParameters=batch_sched_delay=0,sched_interval=5
 CommunicationParameters=keepalivetime=5,keepaliveinterval=10,keepaliveprobes=30
@@ -429,6 +431,24 @@ class Lab:
             yield self
         finally:
             await self.enable(*before)
+
+    @asynccontextmanager
+    async def driven_by_hand(self) -> AsyncIterator[Lab]:
+        """Let people alone scale the pool meanwhile; otherwise Slurm's queue drives it."""
+        before = self.cluster.options
+        await self.enable(*before.providers, pool=BY_HAND)
+        await self._form(cloud=False)
+        try:
+            yield self
+        finally:
+            await self.enable(*before.providers, pool=before.pool)
+            await self._form(cloud=True)
+
+    async def _form(self, *, cloud: bool) -> None:
+        async def formed() -> bool:
+            return all(_free(slot) and slot.cloud == cloud for slot in (await self.slots()).values())
+
+        await self.until(formed, "free slots have the other form")
 
     @asynccontextmanager
     async def also(self, tables: str) -> AsyncIterator[Lab]:

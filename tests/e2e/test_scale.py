@@ -18,12 +18,13 @@ METRICS = (
 )
 
 
-async def test_a_burst_is_few_reconfigures(lab: Lab, figure: Callable[[str], None]) -> None:
+async def test_a_burst_is_few_reconfigures(form: str, lab: Lab, figure: Callable[[str], None]) -> None:
     before = await lab.reconfigures()
     up = await lab.scale(8)
     reconfigures = await lab.reconfigures() - before
-    figure(f"8 machines READY in {up['elapsed_s']:.1f} s with {reconfigures} reconfigures")
-    assert 1 <= reconfigures <= 3
+    figure(f"{form}: 8 machines READY in {up['elapsed_s']:.1f} s with {reconfigures} reconfigures")
+    # Where Slurm's queue drives the pool, an address is in force without one, and one follows for all.
+    assert (1 if form == "by_hand" else 0) <= reconfigures <= 3
     assert len(lab.alive()) == 8
     assert len(await lab.joined_slots()) == 8
     said = await lab.srun("-N8", "--gpus-per-node=1", "nvidia-smi", "-L")
@@ -38,5 +39,5 @@ async def test_a_burst_is_few_reconfigures(lab: Lab, figure: Callable[[str], Non
     before = await lab.reconfigures()
     down = await lab.scale(0)
     reconfigures = await lab.reconfigures() - before
-    figure(f"8 machines given back in {down['elapsed_s']:.1f} s with {reconfigures} reconfigures")
-    assert 1 <= reconfigures <= 3
+    figure(f"{form}: 8 machines given back in {down['elapsed_s']:.1f} s with {reconfigures} reconfigures")
+    assert (1 if form == "by_hand" else 0) <= reconfigures <= 3
