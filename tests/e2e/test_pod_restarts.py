@@ -72,7 +72,9 @@ async def test_a_container_that_starts_again_is_the_same_node(mine: Lab, figure:
     await step  # srun sees that it is gone, and does not wait for it
 
     async def job() -> bool:
-        ran = await lab.head.run("srun", "--immediate=2", "hostname", timeout_s=60, check=False)
+        # On this node: while it does not answer, Slurm would power up another slot.
+        words = ("srun", "--immediate=2", "-w", before["slot"], "hostname")
+        ran = await lab.head.run(*words, timeout_s=60, check=False)
         return ran.text == before["slot"]
 
     await lab.until(job, "a job runs on it")

@@ -51,9 +51,9 @@ async def test_pods_under_a_head_with_control_groups(grouped: Lab, lab: Lab) -> 
     await lab.head.run("scontrol", "reconfigure")
 
     async def runs() -> bool:
-        ran = await lab.head.run(
-            "srun", "--immediate=2", "-N2", "printenv", "SLURMD_NODENAME", timeout_s=60, check=False
-        )
+        # On these nodes: while one does not answer, Slurm would power up another slot.
+        words = ("srun", "--immediate=2", "-w", ",".join(slots), "printenv", "SLURMD_NODENAME")
+        ran = await lab.head.run(*words, timeout_s=60, check=False)
         return sorted(ran.text.split()) == slots
 
     await lab.until(runs, "a step over both after a reconfigure")
