@@ -20,7 +20,8 @@ from meshd.plan.replace import cooldown_most_s
 
 log = structlog.get_logger(__name__)
 
-RESTART_TIMEOUT_S = 60.0
+RESTART_TIMEOUT_MAX_S = 60.0
+"""The longest that an agent may take to restart slurmd; less where `timing.configure_timeout_s` is less."""
 
 
 class Slurm(Protocol):
@@ -70,7 +71,8 @@ class NodeRepairs:
         now = self._machine_store.now()
         text = f"slurmd is restarted: {step.reason}"
         self._machine_store.change(step.subject, EventKind.SLURMD_RESTARTED, text, slurmd_restarted_at=now)
-        why = await self._agents.command(step.subject, "restart_slurmd", args, RESTART_TIMEOUT_S)
+        timeout_s = min(RESTART_TIMEOUT_MAX_S, self._live.settings.timing.configure_timeout_s)
+        why = await self._agents.command(step.subject, "restart_slurmd", args, timeout_s)
         if why:
             log.warning("slurmd_not_restarted", machine=step.subject, reason=why)
             now = self._machine_store.now()
