@@ -405,8 +405,8 @@ class Ledger:
     def _end(self, machine: RentedMachine, end: End, asked_at: datetime | None = None) -> None:
         """End a machine: now, or `end_s` after `asked_at` when that is given."""
         if machine.life is not Life.ENDED:
+            machine.end = machine.end or (End.ASKED if machine.life is Life.ENDING else end)
             machine.life = Life.ENDED
-            machine.end = machine.end or end
             machine.ended_at = asked_at + timedelta(seconds=self.rules.end_s) if asked_at else self.now()
             self._host.destroy(machine.name)
 
