@@ -11,7 +11,6 @@ import pytest
 
 from deploy.sandbox.clouds.ledger import ENDS_WITHIN, End, RentedMachine
 from deploy.sandbox.clouds.server import BILLING
-from meshd.daemon.head_api import views
 from meshd.model.budget import MICROS
 from meshd.model.desired import Target
 from meshd.model.machine import Machine, Phase
@@ -90,12 +89,6 @@ async def test_the_wanted_machines_run_after_any_history(seed: int, tmp_path: Pa
         )
         assert {machine.token for machine in clouds.machines()} <= {m.name for m in ever}
         assert {m.provider for m in kept} == set(CLOUDS)
-        now = clouds.clock.now()
-        paid = sum(machine.cost_usd(now) for machine in clouds.machines())
-        told = views.usd_so_far(ever, now)
-        ended = [machine for machine in clouds.machines() if machine.ended_at is not None]
-        unseen = sum(machine.usd_per_hour for machine in ended) * NOTICED_AFTER_S / 3600
-        assert paid - 0.01 <= told <= paid + unseen + 0.01, "an end is noticed late; but nothing is told too cheap"
         _billed(clouds, engine)
         await engine.kill()
 

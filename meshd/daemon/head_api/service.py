@@ -81,7 +81,7 @@ class HeadService:
         self._state = state = HeadState(store, machines.controller, desired, snapshot, store.clock, waiting)
         self._status = StatusService(
             state, live, slurm_files=slurm_files, slurm_ping=slurm_ping, report=report,
-            tailnet=tailnet,
+            tailnet=tailnet, usd_so_far=costs.usd_so_far,
         )  # fmt: skip
         self._machines = MachineService(state, slurm)
         self._scale = ScaleService(state, look_at_slurm=sources.slurm.read_once, look_at_key=sources.key.read_once)

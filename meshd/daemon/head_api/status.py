@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
+from datetime import datetime
 from typing import Protocol
 
 from meshd import __version__
@@ -37,6 +39,7 @@ class StatusService:
         slurm_ping: pings slurmctld when its last reading is old.
         report: the problems of all parts.
         tailnet: knows tailscaled's version.
+        usd_so_far: what all machines have ever cost.
     """
 
     def __init__(
@@ -48,8 +51,10 @@ class StatusService:
         slurm_ping: SlurmPing,
         report: Reporter,
         tailnet: TailnetWatcher,
+        usd_so_far: Callable[[datetime], float],
     ) -> None:
         self._state = state
+        self._usd_so_far = usd_so_far
         self._live = live
         self._slurm_files = slurm_files
         self._slurm_ping = slurm_ping
@@ -88,7 +93,7 @@ class StatusService:
             waiting=[views.waiting_row(job) for job in state.waiting()],
             spend=s.SpendView(
                 usd_per_hour=round(sum(m.usd_per_hour for m in machines if m.phase in COSTS_MONEY), 4),
-                usd_so_far=views.usd_so_far([*machines, *state.journal.history()], now),
+                usd_so_far=round(self._usd_so_far(now), 4),
             ),
         )
 

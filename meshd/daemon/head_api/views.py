@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from meshd.api import schema as s
@@ -237,16 +237,6 @@ def event_row(event: Event, machine: Machine | None) -> s.EventRow:
     return s.EventRow(
         id=event.id, at=event.at, kind=event.kind, text=event.text, machine=event.machine, pool=pool, fields=fields
     )
-
-
-def usd_so_far(machines: Iterable[Machine], now: datetime) -> float:
-    """What these machines have cost so far, by their prices."""
-    total = 0.0
-    for machine in machines:
-        if machine.launched_at is not None:
-            hours = ((machine.gone_at or now) - machine.launched_at).total_seconds() / 3600
-            total += max(hours, 0.0) * machine.usd_per_hour
-    return round(total, 4)
 
 
 def status_line(machines: Sequence[Machine], problems: Sequence[s.ProblemView], cluster_view: ClusterView) -> str:

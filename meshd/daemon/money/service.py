@@ -72,6 +72,10 @@ class CostService:
             budget=budget_rows(self._desired().budget, now),
         )  # fmt: skip
 
+    def usd_so_far(self, now: datetime) -> float:
+        """What all machines have ever cost."""
+        return sum(self._ledger.totals(now).values()) / MICROS
+
 
 def budget_rows(budget: Budget, now: datetime) -> list[s.BudgetRow]:
     """Every limit, and how far it is used."""

@@ -136,6 +136,7 @@ class SimHead(Answers):
         status = StatusService(
             state, live, slurm_files=_Files(), slurm_ping=ping, report=report,
             tailnet=cast("Any", SimpleNamespace(table=SimpleNamespace(version="1.102.5"))),
+            usd_so_far=lambda _: 0.0,
         )  # fmt: skip
         scale = ScaleService(state, look_at_slurm=_nothing, look_at_key=_nothing)
         machines = MachineService(state, self.world)
