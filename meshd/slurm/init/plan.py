@@ -132,8 +132,8 @@ def _behind(editor: Editor) -> bool:
 
 
 def _items(value: str) -> set[str]:
-    """The items of a value, in the form of the file or of `scontrol show config` (`30 sec`)."""
-    words = (item.strip().removesuffix(" sec").lower() for item in value.split(","))
+    """The items of a value, in the form of the file or of `scontrol show config` (`30 sec`, `0 nodes/min`)."""
+    words = (item.strip().removesuffix(" sec").removesuffix(" nodes/min").lower() for item in value.split(","))
     return {str(read_number(word) or word) for word in words}
 
 

@@ -103,3 +103,12 @@ def test_what_slurmctld_shows_of_the_prolog() -> None:
     assert not starts_at_once("PrologSlurmctld = (null)\n")
     assert prolog_timeout_s(both) is None
     assert prolog_timeout_s("PrologEpilogTimeout     = 300\n") == 300.0
+
+
+@pytest.mark.parametrize(("rate", "behind"), [("0 nodes/min", False), ("60 nodes/min", True)])
+def test_a_running_slurmctld_shows_values_in_its_own_form(rate: str, behind: bool) -> None:
+    """As `scontrol show config` of 24.11.5 prints them."""
+    new = next(change.new for change in plan_init(HAVE).files if change.path.name == "slurm.conf")
+    shown = {"resumerate": rate, "suspendrate": rate, "suspendtime": "2000000000 sec", "resumetimeout": "3600 sec"}
+    again = plan_init(replace(HAVE, slurm_conf=new, running=shown))
+    assert (Warn.CONTROLLER_BEHIND in {finding.code for finding in again.findings}) is behind
