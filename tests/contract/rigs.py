@@ -116,7 +116,8 @@ class SandboxRig(Rig):
         self.hypervisor.consoles[token] = text
 
     def set_capacity(self, offer: Offer, machines: int) -> None:
-        self.ledger.set_capacity(offer.instance_type, offer.region, machines)
+        # GCE's ledger counts machine types; an offer's also names the GPUs that are attached.
+        self.ledger.set_capacity(offer.instance_type.partition("+")[0], offer.region, machines)
 
     def clear(self) -> None:
         super().clear()
