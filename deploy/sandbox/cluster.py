@@ -45,7 +45,7 @@ gpu = "h100"
 gpus_per_node = {gpus_per_node}
 max_nodes = {max_nodes}
 pods = "allow"
-cpus_min = 1
+cpus_min = {cpus}
 memory_min_mib = 1024
 default = true
 spot = "{spot}"
@@ -60,6 +60,8 @@ class ClusterOptions:
 
     Attributes:
         providers: enabled on the head, and of the pool in order of preference.
+        cpus: what each node promises. Machines here have those of this host, two at least; with a kernel of their own
+            they have one.
         room: how many machines fit into a cloud; any number into those that are not named.
         timing: keys of the settings' `timing` table that differ from the defaults.
         lambda_spacing_s: Lambda's least seconds between calls and between launches; the real ones are 1 and 12.
@@ -78,6 +80,7 @@ class ClusterOptions:
     sandbox_id: str = "demo"
     providers: tuple[str, ...] = ("aws",)
     gpus_per_node: int = 1
+    cpus: int = 2
     max_nodes: int = 8
     room: Mapping[str, int] = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
@@ -104,7 +107,7 @@ class ClusterOptions:
             providers="\n".join(VENDORS[name].settings(name, more.get(name)) for name in self.providers),
             pools=self.pools
             or POOLS.format(
-                gpus_per_node=self.gpus_per_node, max_nodes=self.max_nodes,
+                gpus_per_node=self.gpus_per_node, cpus=self.cpus, max_nodes=self.max_nodes,
                 spot="prefer" if any(VENDORS[name].only_spot for name in self.providers) else "never",
                 providers=", ".join(f'"{name}"' for name in self.providers), more=self.pool,
             ),

@@ -48,9 +48,13 @@ class SlurmChanges(ABC):
             SlurmError: Slurm refused.
         """
         await self._update(slot, "down", reason)
-        if (await self.capabilities()).has_instances:
-            name = f"nodename={_checked(_SLOT, slot)}"
-            await self._call(["scontrol", "update", name, "instanceid=", "instancetype="])
+        await self._forget_instances([slot])
+
+    async def _forget_instances(self, slots: Collection[str]) -> None:
+        """No instance of a cloud is behind these any more. Slurm before 23.11 knows none."""
+        if slots and (await self.capabilities()).has_instances:
+            names = NodeSet.fromlist(_checked(_SLOT, slot) for slot in slots)
+            await self._call(["scontrol", "update", f"nodename={names}", "instanceid=", "instancetype="])
 
     async def resume(self, slot: str) -> None:
         """Open the node to jobs. No error when it is open already.
@@ -121,6 +125,8 @@ class SlurmChanges(ABC):
             SlurmError: Slurm refused; it may have taken some of them.
         """
         await self._update_slots(slots, "power_down_force" if force else "power_down_asap", reason)
+        if force:
+            await self._forget_instances(slots)
 
     async def power_up(self, slots: Collection[str]) -> None:
         """Have Slurm power slots up, as for a job.

@@ -27,7 +27,7 @@ PATIENCE_S = 600.0
 async def test_a_head_with_a_kernel_of_its_own_rents_such_a_node(figure: Callable[[str], None]) -> None:
     options = ClusterOptions(
         sandbox_id=f"kh{os.getpid() % 100000}", timing={**QUICK, "boot_timeout_s": 900.0}, key_mode="reusable",
-        boot_s=0.2, end_s=0.2, slurm=SLURM, head_image="head-uml",
+        boot_s=0.2, end_s=0.2, slurm=SLURM, head_image="head-uml", cpus=1,
     )  # fmt: skip
     begun = time.monotonic()
     async with Cluster(options) as cluster:
