@@ -190,6 +190,7 @@ class SlurmJob:
         requeue: Slurm may put it back into the queue.
         admin_comment: what `scontrol update jobid= admincomment=` set last; "" for nothing.
         node_count: how many nodes it has or asks for; 0 when that is not known.
+        run_s: for how long it has run; None for a job that does not run, or when that is not known.
     """
 
     id: str
@@ -206,6 +207,7 @@ class SlurmJob:
     requeue: bool = True
     admin_comment: str = ""
     node_count: int = 0
+    run_s: float | None = None
 
     @property
     def configuring(self) -> bool:

@@ -223,6 +223,14 @@ class RequeueJobs(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class RequeueLostJobs(Step):
+    """Put these batch jobs back into the queue: their machine has booted since they started, so they are lost."""
+
+    slot: str
+    jobs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Leave(Step):
     """Take the node out of Slurm: stop slurmd if the agent answers, and set the node DOWN.
 

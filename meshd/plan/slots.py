@@ -261,7 +261,8 @@ def reason_of(code: DemandCode | None, reason: str, until: datetime | None) -> s
     """The reason of a drain: in short, until when, and then the whole sentence."""
     short = _SHORT[code] if code is not None else "no machine"
     when = f" until {until:%Y-%m-%d %H:%M} UTC" if until is not None else ""
-    return " ".join(f"{OURS} {short}{when}: {reason}".split())[:REASON_MAX]
+    # Slurm drops a space at the end: the reason must read back as it was written.
+    return " ".join(f"{OURS} {short}{when}: {reason}".split())[:REASON_MAX].rstrip()
 
 
 def _ours(node: SlurmNode) -> bool:

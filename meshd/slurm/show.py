@@ -7,6 +7,7 @@ Measured on 22.05.8 and 24.11.5.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -160,7 +161,15 @@ def _job(line: str) -> SlurmJob:
         requeue=field["Requeue"] == "1",
         admin_comment=plain(filled(field["admin_comment"]), REASON_MAX_CHARS),
         node_count=count if field["NumNodes"].isdigit() else 0,
+        run_s=_run_s(field),
     )
+
+
+def _run_s(field: Mapping[str, str]) -> float | None:
+    try:
+        return _seconds(field["TimeUsed"]) if field["State"].upper() == "RUNNING" else None
+    except SlurmError:
+        return None
 
 
 def parse_reservations(text: str) -> tuple[SlurmReservation, ...]:

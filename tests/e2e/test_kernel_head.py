@@ -28,6 +28,7 @@ async def test_a_head_with_a_kernel_of_its_own_rents_such_a_node(figure: Callabl
     options = ClusterOptions(
         sandbox_id=f"kh{os.getpid() % 100000}", timing={**QUICK, "boot_timeout_s": 900.0}, key_mode="reusable",
         boot_s=0.2, end_s=0.2, slurm=SLURM, head_image="head-uml", cpus=1,
+        pool="scale_from_queue = false",
     )  # fmt: skip
     begun = time.monotonic()
     async with Cluster(options) as cluster:

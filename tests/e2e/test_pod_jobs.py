@@ -126,7 +126,8 @@ async def test_a_step_outlives_a_reconfigure(fleet: Fleet) -> None:
         return not (await fleet.on_all(written)).items() & before.items()
 
     await lab.until(again, "slurmd has read the configuration again on all nodes")
-    assert len(set((await lab.srun("-N3", "printenv", "SLURMD_NODENAME")).split())) == 3
+    said = await lab.srun("-w", fleet.all_nodes, "printenv", "SLURMD_NODENAME")
+    assert len(set(said.split())) == 3
     await fleet.on_all(f"touch {word}")
     assert (await step).count("x") == 300000
 

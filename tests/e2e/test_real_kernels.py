@@ -77,6 +77,7 @@ async def rig() -> AsyncIterator[Rig]:
     options = ClusterOptions(
         sandbox_id=f"uml{os.getpid() % 100000}", timing={**QUICK, "unfit_grace_s": 1.0, "boot_timeout_s": 600.0},
         key_mode="reusable", boot_s=0.2, end_s=0.2, slurm=SLURM, cpus=1,
+        pool="scale_from_queue = false",
     )  # fmt: skip
     begun = time.monotonic()
     async with Cluster(options) as cluster:

@@ -66,6 +66,11 @@ async def test_a_job_is_told_and_goes_on_elsewhere(spot: Lab, figure: Callable[[
     done = await lab.completed(job)
     assert done["Restarts"] == "1"
     (second,) = [one for one in lab.ledger() if one.created_at > first.created_at]
+
+    async def over() -> bool:
+        return first.ended_at is not None
+
+    await lab.until(over, "the first machine has ended")
     assert first.ended_at is not None
     assert noticed_at is not None
     assert second.created_at < first.ended_at <= noticed_at, "the other was rented while the first still ran"

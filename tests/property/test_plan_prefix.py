@@ -164,6 +164,7 @@ class Ideal:
             p.RecordFitness: (None, self.verdict(step)),
             p.RestartSlurmd: (None, {"slurmd_restarted_at": self.now}),
             p.Undrain: (None, {}),
+            p.RequeueLostJobs: (None, {}),
             p.Replace: (Phase.DRAINING, {"failure": step.reason}),
             p.RecordPublished: (None, {"line_published": True}),
             p.StartSlurmd: (None if m.phase is Phase.TESTING else Phase.TESTING, {"slurmd_started": True}),

@@ -87,6 +87,7 @@ class Executor:
             p.DisableKeyExpiry: nodes.disable_key_expiry,
             p.RestartSlurmd: nodes.repairs.restart_slurmd,
             p.Undrain: nodes.repairs.undrain,
+            p.RequeueLostJobs: nodes.repairs.requeue_lost,
             p.Replace: nodes.repairs.replace,
         }
 

@@ -14,7 +14,7 @@ from meshd.daemon.machine_store import MachineStore
 from meshd.model.cooldown import CooldownCause, CooldownKey
 from meshd.model.machine import FailureCause, Phase
 from meshd.model.observed import SlurmView
-from meshd.model.plan import RecordFitness, Replace, RestartSlurmd, Undrain
+from meshd.model.plan import RecordFitness, Replace, RequeueLostJobs, RestartSlurmd, Undrain
 from meshd.plan.fitness import OURS
 from meshd.plan.replace import cooldown_most_s
 
@@ -37,6 +37,10 @@ class Slurm(Protocol):
 
     async def resume(self, slot: str) -> None:
         """Jobs may come again. Raises SlurmError."""
+        ...
+
+    async def requeue(self, job: str) -> None:
+        """Put a batch job back into the queue. Raises SlurmError."""
         ...
 
 
@@ -89,6 +93,15 @@ class NodeRepairs:
         if node.drained and node.reason.startswith(OURS):
             await self._slurm.resume(step.slot)
             self._machine_store.change(step.subject, EventKind.UNDRAINED, f"takes jobs again: {step.reason}")
+
+    async def requeue_lost(self, step: RequeueLostJobs) -> None:
+        """Put jobs back into the queue that were lost when their machine booted, after one more look."""
+        view = await self._slurm.view()
+        for job in view.jobs:
+            if job.id in step.jobs and job.state == "RUNNING" and step.slot in job.nodes:
+                await self._slurm.requeue(job.id)
+                text = f"job {job.id} was requeued: {step.reason}"
+                self._machine_store.journal.event(self._machine_store.now(), EventKind.QUEUE, text, step.subject)
 
     async def replace(self, step: Replace) -> None:
         """Give the node up, after one more look that no job is on it. The pool's next replacement waits from now on."""

@@ -247,3 +247,30 @@ def test_what_proves_that_replacing_does_good() -> None:
     assert not proves(new, ["IDLE", "DRAIN"], KILL)
     assert not proves(replace(new, created_at=begun - timedelta(seconds=60)), ["IDLE"]), "it was there before"
     assert not proves(replace(new, ready_at=ago(PROOF_S - 60)), ["IDLE"]), "not for long enough"
+
+
+@pytest.mark.parametrize(
+    ("run_s", "uptime_s", "at_work", "changes", "lost"),
+    [
+        (300.0, 60.0, 0, {}, ("7",)),  # it started four minutes before the boot
+        (300.0, 60.0, 1, {}, None),  # its agent sees a job
+        (50.0, 60.0, 0, {}, None),  # it started after the boot
+        (65.0, 60.0, 0, {}, None),  # or may have
+        (300.0, 0.0, 0, {}, None),  # an agent that does not say when it booted
+        (None, 60.0, 0, {}, None),
+        (300.0, 60.0, 0, {"requeue": False}, None),
+        (300.0, 60.0, 0, {"batch": False}, None),
+    ],
+)
+def test_jobs_that_a_boot_ended_are_queued_again(
+    run_s: float | None, uptime_s: float, at_work: int, changes: dict[str, Any], lost: tuple[str, ...] | None
+) -> None:
+    m = ready()
+    shot = seen((m, ["MIXED"], {}), jobs={m.slot: "7"},
+                reports={m.name: AgentReport(at=ago(5), uptime_s=uptime_s, jobs=at_work)})  # fmt: skip
+    assert isinstance(shot.slurm, Fresh)
+    (job,) = shot.slurm.value.jobs
+    view = replace(shot.slurm.value, jobs=(replace(job, run_s=run_s, **changes),))
+    shot = replace(shot, slurm=Fresh(view, NOW))
+    found = next_step(m, PlanInput.of(shot, Desired("lab", {}, {}).policy, NOW, {}))
+    assert (found.jobs if isinstance(found, p.RequeueLostJobs) else None) == lost
