@@ -224,10 +224,15 @@ class RequeueJobs(Step):
 
 @dataclass(frozen=True, slots=True)
 class RequeueLostJobs(Step):
-    """Put these batch jobs back into the queue: their machine has booted since they started, so they are lost."""
+    """Put these batch jobs back into the queue: their machine has booted since they started, so they are lost.
+
+    Attributes:
+        started_before: a run of a job that began later is not lost.
+    """
 
     slot: str
     jobs: tuple[str, ...]
+    started_before: datetime
 
 
 @dataclass(frozen=True, slots=True)

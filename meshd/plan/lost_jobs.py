@@ -25,14 +25,14 @@ def lost_jobs(machine: Machine, given: PlanInput) -> RequeueLostJobs | None:
     report, slurm_at = given.view.report(machine), given.slurm_at
     if report is None or slurm_at is None or given.slurm is None or report.jobs or report.uptime_s <= 0:
         return None
-    booted_at = report.at - timedelta(seconds=report.uptime_s)
+    started_before = report.at - timedelta(seconds=report.uptime_s) - MARGIN
     if slurm_at <= report.at:
         return None  # Slurm may have noticed since
     lost = tuple(
         job.id
         for job in given.slurm.jobs
         if machine.slot in job.nodes and job.batch and job.requeue and job.run_s is not None
-        and slurm_at - timedelta(seconds=job.run_s) < booted_at - MARGIN
+        and slurm_at - timedelta(seconds=job.run_s) < started_before
     )  # fmt: skip
     return (
         RequeueLostJobs(machine.name, "its machine has booted since it started", machine.slot, lost) if lost else None

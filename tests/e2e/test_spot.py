@@ -59,7 +59,11 @@ async def test_a_job_is_told_and_goes_on_elsewhere(spot: Lab, figure: Callable[[
         return (await lab.job(job)).get("Comment") == "saved"
 
     await lab.until(told, "the job got the signal that it asked for")
-    assert (await lab.nodes())[row["machine"]]["unfit"] == "spot_notice"
+
+    async def shown() -> bool:
+        return (await lab.nodes())[row["machine"]]["unfit"] == "spot_notice"
+
+    await lab.until(shown, "the node is unfit for its notice")
     assert "DRAIN" in (await lab.slots())[slot].states
     assert re.search("takes it back", (await lab.slots())[slot].reason)
     await lab.start_again(job)

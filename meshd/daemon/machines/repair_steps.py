@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, Protocol
 
 import structlog
@@ -96,9 +97,11 @@ class NodeRepairs:
 
     async def requeue_lost(self, step: RequeueLostJobs) -> None:
         """Put jobs back into the queue that were lost when their machine booted, after one more look."""
-        view = await self._slurm.view()
+        view, now = await self._slurm.view(), self._machine_store.now()
         for job in view.jobs:
-            if job.id in step.jobs and job.state == "RUNNING" and step.slot in job.nodes:
+            if job.id not in step.jobs or step.slot not in job.nodes or job.run_s is None:
+                continue
+            if now - timedelta(seconds=job.run_s) < step.started_before:  # it may have been requeued, and run again
                 await self._slurm.requeue(job.id)
                 text = f"job {job.id} was requeued: {step.reason}"
                 self._machine_store.journal.event(self._machine_store.now(), EventKind.QUEUE, text, step.subject)
