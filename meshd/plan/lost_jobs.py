@@ -34,6 +34,7 @@ def lost_jobs(machine: Machine, given: PlanInput) -> RequeueLostJobs | None:
         if machine.slot in job.nodes and job.batch and job.requeue and job.run_s is not None
         and slurm_at - timedelta(seconds=job.run_s) < started_before
     )  # fmt: skip
-    return (
-        RequeueLostJobs(machine.name, "its machine has booted since it started", machine.slot, lost) if lost else None
-    )
+    if not lost:
+        return None
+    reason = "its machine has booted since it started"
+    return RequeueLostJobs(machine.name, reason, machine.slot, lost, started_before)

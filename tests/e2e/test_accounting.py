@@ -75,7 +75,11 @@ async def test_records_of_jobs(without: Lab, figure: Callable[[str], None]) -> N
     await lab.head.run("systemctl", "stop", "slurmdbd")
     await lab.head.run("systemctl", "restart", "slurmctld")
     await lab.srun("-n1", "--gpus=1", "--job-name=meanwhile", "true")
-    assert await check(lab) == ("fail", "accounting_down")
+
+    async def down() -> bool:
+        return await check(lab) == ("fail", "accounting_down")
+
+    await lab.until(down, "doctor says that slurmdbd is away")
     await lab.head.run("systemctl", "start", "slurmdbd")
     await lab.have(0)
 
