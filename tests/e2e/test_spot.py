@@ -52,7 +52,7 @@ async def test_a_job_is_told_and_goes_on_elsewhere(spot: Lab, figure: Callable[[
     job = await lab.sbatch(JOB)
     assert await lab.running(job) == slot
 
-    lab.cluster.clouds.clouds["aws"].ledger.notice(first.id, 75)
+    lab.cluster.clouds.clouds["aws"].ledger.notice(first.id, 110)
     noticed_at = first.preempts_at
 
     async def told() -> bool:
@@ -61,7 +61,7 @@ async def test_a_job_is_told_and_goes_on_elsewhere(spot: Lab, figure: Callable[[
     await lab.until(told, "the job got the signal that it asked for")
 
     async def shown() -> bool:
-        return (await lab.nodes())[row["machine"]]["unfit"] == "spot_notice"
+        return bool((await lab.nodes()).get(row["machine"], {}).get("unfit") == "spot_notice")
 
     await lab.until(shown, "the node is unfit for its notice")
     assert "DRAIN" in (await lab.slots())[slot].states
