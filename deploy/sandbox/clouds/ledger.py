@@ -313,9 +313,7 @@ class Ledger:
             ValueError: it is not a spot machine.
         """
         with self._lock:
-            machine = self._machines[machine_id]
-            if not machine.spot:
-                raise ValueError(f"{machine_id} is not a spot machine")
+            machine = self._spot_machine(machine_id)
             if self.rules.keeps_preempted:
                 self.stop(machine_id)
             elif machine.life in (Life.PENDING, Life.RUNNING):
@@ -323,17 +321,21 @@ class Ledger:
                 self._update(machine)
 
     def notice(self, machine_id: str, ends_in_s: float) -> None:
-        """Give notice to a spot machine that it is preempted in so many seconds, and do that then.
+        """Give a spot machine notice that it is preempted in `ends_in_s` seconds, and preempt it then.
 
         Raises:
             KeyError: the id is unknown.
             ValueError: it is not a spot machine.
         """
         with self._lock:
-            machine = self._machines[machine_id]
-            if not machine.spot:
-                raise ValueError(f"{machine_id} is not a spot machine")
+            machine = self._spot_machine(machine_id)
             machine.preempts_at = self.now() + timedelta(seconds=ends_in_s)
+
+    def _spot_machine(self, machine_id: str) -> RentedMachine:
+        machine = self._machines[machine_id]
+        if not machine.spot:
+            raise ValueError(f"{machine_id} is not a spot machine")
+        return machine
 
     def stop(self, machine_id: str) -> None:
         """Switch a machine off, and remove what it has written. It stays, until it is started or ended.
