@@ -101,7 +101,7 @@ class Charge:
 
 
 def cost_micros(micros_per_hour: int, seconds: float) -> int:
-    """The cost of so many seconds, rounded down to a millionth of a USD, as the ledger does.
+    """The cost of a number of seconds, rounded down to a millionth of a USD, as the ledger does.
 
     So machines that fit into what is left do not exceed it by their rounding, and are not withdrawn again.
     """

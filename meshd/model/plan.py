@@ -331,7 +331,7 @@ class OpenSlots:
     """How many of a pool's free slots are worth powering up now: those without a machine, and not powering up.
 
     Attributes:
-        count: for so many, machines can be had as far as is known. It alone decides: it grows when there is hope again.
+        count: for how many of them machines can be had, as far as is known. It alone decides what stays open.
         code: why not for more; None where `count` is the number of the free slots.
         reason: the same in one sentence; "" likewise.
         until: for people: when it is worth trying again; None likewise.

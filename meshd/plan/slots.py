@@ -1,4 +1,4 @@
-"""What Slurm is told of slots without a machine, and of jobs that cannot have theirs. PURE.
+"""How Slurm's slots without a machine should be, and what becomes of jobs that cannot have theirs. PURE.
 
 A free slot is `idle~` while a machine can be had for it, and `drain~` with the reason and the time of the next try
 while none can. Everything follows from Slurm's states, the journal and the plan, so that a meshd that was killed goes

@@ -165,7 +165,7 @@ class SlurmChanges(ABC):
 
         Args:
             job: its id.
-            wait_s: it starts so many seconds from now at the earliest. Only a pending job has a start time to change.
+            wait_s: the least seconds until it starts. Only a pending job has a start time to change.
             admin_comment: one line for people.
             requeue: whether Slurm may requeue it.
 

@@ -38,7 +38,7 @@ class PowerSaving:
     def stays(self, nodes: Mapping[str, SlurmNode]) -> frozenset[str]:
         """The nodes that power saving has to leave up.
 
-        Of a list with a number, so many of those that are up stay, the first ones: Slurm counts only these as well.
+        Of a list with a number, that number of nodes stays: the first of those that are up, as Slurm counts them.
         """
         found = {
             name

@@ -7,7 +7,7 @@ from meshd.store.events import moment
 from meshd.store.journal import Journal
 
 LOOK_BACK = 500
-"""So many of the newest machines are looked at."""
+"""The number of newest machines that count."""
 TOOK_MAX_S = 3600.0
 
 

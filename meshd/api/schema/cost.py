@@ -18,7 +18,7 @@ class CostQuery(Request):
         by: what a row is about.
         since: from then on; None: since the month began (UTC).
         until: until then; None: until now.
-        limit: at most so many rows; the others are summed up in one.
+        limit: the most rows; one more row sums up the others.
     """
 
     by: Literal["pool", "provider", "machine", "day", "user", "account", "job"] = "pool"
