@@ -54,6 +54,9 @@ def slots_not_free(sinfo: str) -> list[str]:
 
 
 def _is_free(row: Sequence[str]) -> bool:
+    """Whether the slot is switched off, as the queue has it, or DOWN as a free slot of a pool that people scale."""
+    if row[1].strip() == "idle~":
+        return True
     return row[1].rstrip("*$@#~").startswith("down") and row[-1].strip().startswith(FREE_SLOT)
 
 

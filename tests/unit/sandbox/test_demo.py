@@ -119,6 +119,12 @@ def test_only_different_gpus_count() -> None:
 @pytest.mark.parametrize(
     ("row", "free"),
     [
+        ("h100-1|idle~|meshd: no job is on it", True),
+        ("h100-1|idle~|none", True),
+        ("h100-1|idle%|meshd: no job is on it", False),
+        ("h100-1|idle#|none", False),
+        ("h100-1|drained~|meshd: no capacity", False),
+        ("h100-1|mixed~|none", False),
         ("h100-1|down*|meshd: free slot", True),
         ("h100-1|down|meshd: free slot", True),
         ("h100-1|idle|none", False),
