@@ -22,6 +22,7 @@ from meshd.model.desired import Desired
 from meshd.model.machine import Machine, Phase, without_future
 from meshd.model.observed import Fresh, Snapshot
 from meshd.model.plan import Plan, RecordDevice, RecordFitness, RecordPublished, RequestMachine, Step
+from meshd.plan.plan_input import believed
 from meshd.plan.planner import plan
 from meshd.provider_api import InstanceState
 from meshd.runtime.clock import Clock
@@ -200,9 +201,10 @@ class MachineController(Controller):
     def _plan(
         self, desired: Desired, machines: list[Machine], strangers: _Strangers, snapshot: Snapshot, now: datetime
     ) -> Plan:
+        read_at = snapshot.slurm.at if believed(snapshot.slurm, desired.policy, now) else None
         return plan(
-            desired, machines, snapshot, now, busy=self._executor.busy, ended_ids=strangers.ended,
-            late_ids=strangers.late, first_seen=strangers.first_seen,
+            desired, machines, snapshot, now, busy=self._executor.busy | self._executor.not_shown(read_at),
+            ended_ids=strangers.ended, late_ids=strangers.late, first_seen=strangers.first_seen,
         )  # fmt: skip
 
     def _machines(self, desired: Desired) -> list[Machine]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,9 @@ RETRY_FIRST_S = 2.0
 RETRY_MAX_S = 60.0
 ORPHAN_AGAIN_S = 15.0
 SLURM_AT_ONCE = 16
+
+SHOWN_BY_SLURM = (p.Drain, p.Undrain, p.RequeueJobs, p.RequeueLostJobs)
+"""Only Slurm's next answer shows that they are done: the planner would have them again in each tick until then."""
 
 
 class Executor:
@@ -60,6 +64,7 @@ class Executor:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._pauses: dict[str, tuple[int, float]] = {}
         self._problems: dict[str, str] = {}
+        self._changed_in_slurm: dict[str, datetime] = {}
         self._launches = LaunchQueue(
             cloud.rates,
             clock,
@@ -101,6 +106,20 @@ class Executor:
         now_s = self._clock.monotonic_s()
         resting = {subject for subject, (_, until_s) in self._pauses.items() if until_s > now_s}
         return frozenset(self._tasks) | resting
+
+    def not_shown(self, slurm_at: datetime | None) -> frozenset[str]:
+        """Subjects whose last step has changed what Slurm was last read to say.
+
+        Args:
+            slurm_at: when that reading began; None: Slurm does not answer, and nobody waits for that.
+        """
+        if slurm_at is None:
+            return frozenset()
+        now = self._clock.now()  # after the clock was set back, a time that is yet to come holds nobody up
+        self._changed_in_slurm = {
+            subject: at for subject, at in self._changed_in_slurm.items() if slurm_at <= at <= now
+        }  # fmt: skip
+        return frozenset(self._changed_in_slurm)
 
     @property
     def in_flight(self) -> int:
@@ -190,6 +209,8 @@ class Executor:
             for subject in step.subjects:
                 self._pauses.pop(subject, None)
                 self._problems.pop(subject, None)
+            if isinstance(step, SHOWN_BY_SLURM):
+                self._changed_in_slurm[step.subject] = self._clock.now()
             if isinstance(step, p.TerminateOrphan):  # no record keeps the time at which it was asked for
                 self._pauses[step.subject] = (0, self._clock.monotonic_s() + ORPHAN_AGAIN_S)
 

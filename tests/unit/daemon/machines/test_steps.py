@@ -28,7 +28,7 @@ from meshd.model.observed import Fresh
 from meshd.plan.ledger import billed_since
 from meshd.provider_api import Offer, ProviderName
 from tests.unit.daemon.small import Small
-from tests.unit.worlds import NOW, OFFER, ago, around, instance, machine, node, snapshot
+from tests.unit.worlds import NOW, OFFER, ago, around, instance, machine, node, slurm, snapshot
 
 READY = machine(Phase.READY)
 LEAVING = machine(Phase.DRAINING, drained_at=ago(1))
@@ -50,6 +50,26 @@ def give(small: Small, m: Machine, *states: str, jobs: dict[str, str] | None = N
 async def do(small: Small, step: p.Step) -> None:
     small.executor.begin(step)
     await small.settle()
+
+
+async def test_what_slurm_has_yet_to_show_is_not_done_again(small: Small) -> None:
+    m = give(small, replace(READY, preempted_at=NOW + timedelta(hours=1)), "MIXED")
+
+    async def ticks(*states: str, read_at: datetime) -> int:
+        small.seen = around(m, slurm=Fresh(slurm(node(m, *states)), read_at))
+        for _ in range(3):
+            small.reconciler.tick()
+            await small.settle()
+        return small.slurm.orders.count(f"drain {m.slot}")
+
+    assert await ticks("MIXED", read_at=small.clock.now()) == 1
+    assert await ticks("MIXED", read_at=small.clock.now()) == 1, "that reading may have begun before the drain"
+    assert len([one for one in small.journal.events() if one.kind == "drained"]) == 1
+    small.clock.t_s += 1
+    assert await ticks("MIXED", "DRAIN", read_at=small.clock.now()) == 1
+    assert await ticks("MIXED", read_at=small.clock.now()) == 2, "somebody has resumed it"
+    small.clock.t_s -= 3600
+    assert await ticks("MIXED", read_at=small.clock.now()) > 2, "the clock was set back"
 
 
 # -- leaving Slurm ----------------------------------------------------------------------------------------------------
