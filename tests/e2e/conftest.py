@@ -12,7 +12,7 @@ import pytest_asyncio
 from deploy.sandbox.cluster import Cluster, ClusterOptions
 from deploy.sandbox.images import HEAD_MLFLOW
 from tests.e2e.lab import QUICK, SLURM, USER, Lab
-from tests.e2e.pods import Fleet, brought_up
+from tests.e2e.pods import POD_CLOUD, VM_CLOUD, Fleet, brought_up
 
 CAN_RUN = os.geteuid() == 0 and shutil.which("systemd-nspawn") is not None
 
@@ -56,9 +56,8 @@ async def form(booted: Lab, request: pytest.FixtureRequest) -> AsyncIterator[str
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def fleet(booted: Lab, request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
     """Two pods and a VM for all tests of a module; they boot from the image that its `IMAGE` names."""
-    before = booted.cluster.options.providers
-    yield await brought_up(booted, request.module.__name__, getattr(request.module, "IMAGE", "trixie"))
-    await booted.enable(*before)
+    async with booted.enabled(POD_CLOUD, VM_CLOUD) as lab:
+        yield await brought_up(lab, request.module.__name__, getattr(request.module, "IMAGE", "trixie"))
 
 
 @pytest.fixture

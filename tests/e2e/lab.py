@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import time
 import tomllib
@@ -77,6 +78,8 @@ class Slot:
     reason: str
     #: Whether Slurm's queue drives its pool.
     cloud: bool
+    #: When the slurmd began that slurmctld knows.
+    slurmd_began: str
 
 
 class Unanswered(RuntimeError):
@@ -381,6 +384,39 @@ class Lab:
         (found,) = [m for m in self.all_alive() if m.token == machine]
         return (await self.cluster.world.hypervisor.run(found.name, argv, check=check)).text
 
+    async def reboot(self, *machines: str) -> float:
+        """Let machines reboot themselves, and wait until they are nodes again; the seconds that it took.
+
+        A boot can be over before slurmctld misses the node, which is IDLE all the time then. So what counts is that
+        slurmctld knows another slurmd, and that the agent has spoken since the new boot began.
+        """
+        rows, before = await self.nodes(), await self.slots()
+        boots = {machine: await self._booted_s(machine) for machine in machines}
+        began = time.monotonic()
+        await asyncio.gather(*(self.inside(machine, "systemctl", "reboot", check=False) for machine in machines))
+
+        async def is_back(machine: str) -> bool:
+            booted_s = await self._booted_s(machine)
+            slot, row = (await self.slots())[rows[machine]["slot"]], (await self.nodes())[machine]
+            age_s, old = row["heartbeat_age_s"], before[slot.name]
+            spoke = age_s is not None and age_s < time.clock_gettime(time.CLOCK_BOOTTIME) - (booted_s or 0.0)
+            known = slot.states == {"IDLE"} and slot.slurmd_began not in ("None", old.slurmd_began)
+            return booted_s not in (None, boots[machine]) and spoke and known
+
+        async def all_back() -> bool:
+            return all([await is_back(machine) for machine in machines])
+
+        await self.until(all_back, f"{', '.join(machines)} are back")
+        return time.monotonic() - began
+
+    async def _booted_s(self, machine: str) -> float | None:
+        """When the first process of a machine began, by this host's CLOCK_BOOTTIME; None between two boots."""
+        try:
+            ticks = await self.inside(machine, "cut", "-d ", "-f22", "/proc/1/stat")
+        except (RuntimeError, OSError):
+            return None
+        return int(ticks) / os.sysconf("SC_CLK_TCK")
+
     # -- the tailnet ----------------------------------------------------------------------------------------------
 
     async def devices(self) -> set[str]:
@@ -410,6 +446,8 @@ class Lab:
     async def enable(self, *providers: str, **options: Any) -> None:
         """Let meshd rent from these clouds, from now on; it is restarted for that, with 0 GPUs.
 
+        Slurm has exactly the slots of the settings then, all of them free and in the form that the settings ask for.
+
         Args:
             providers: the clouds.
             options: other fields of ClusterOptions that change.
@@ -421,34 +459,35 @@ class Lab:
             await self.head.write(f"/etc/meshd/credentials/{name}", text, "0600")
         await self.head.write("/etc/meshd/meshd.toml", self._settings)
         await self.restart_meshd()
+        await self.until(self._as_set, "Slurm has the free slots of the settings, and no other")
+
+    async def _as_set(self) -> bool:
+        pools = tomllib.loads(self._settings)["pools"]
+        by_queue = {
+            f"{name}-{index}": pool.get("scale_from_queue", True)
+            for name, pool in pools.items()
+            for index in range(1, pool["max_nodes"] + 1)
+        }
+        slots = await self.slots()
+        return slots.keys() == by_queue.keys() and all(
+            _free(slot) and slot.cloud == by_queue[name] for name, slot in slots.items()
+        )
 
     @asynccontextmanager
-    async def enabled(self, *providers: str) -> AsyncIterator[Lab]:
-        """Let meshd rent from these clouds meanwhile, and from those before afterwards."""
-        before = self.cluster.options.providers
-        await self.enable(*providers)
+    async def enabled(self, *providers: str, **options: Any) -> AsyncIterator[Lab]:
+        """The same meanwhile; afterwards everything is as before."""
+        before = self.cluster.options
+        await self.enable(*providers, **options)
         try:
             yield self
         finally:
-            await self.enable(*before)
+            await self.enable(*before.providers, **{name: getattr(before, name) for name in options})
 
     @asynccontextmanager
     async def driven_by_hand(self) -> AsyncIterator[Lab]:
         """Let people alone scale the pool meanwhile; otherwise Slurm's queue drives it."""
-        before = self.cluster.options
-        await self.enable(*before.providers, pool=BY_HAND)
-        await self._form(cloud=False)
-        try:
+        async with self.enabled(*self.cluster.options.providers, pool=BY_HAND):
             yield self
-        finally:
-            await self.enable(*before.providers, pool=before.pool)
-            await self._form(cloud=True)
-
-    async def _form(self, *, cloud: bool) -> None:
-        async def formed() -> bool:
-            return all(_free(slot) and slot.cloud == cloud for slot in (await self.slots()).values())
-
-        await self.until(formed, "free slots have the other form")
 
     @asynccontextmanager
     async def also(self, tables: str) -> AsyncIterator[Lab]:
@@ -620,6 +659,7 @@ def _slot(line: str) -> Slot:
         states=states - {"CLOUD"},
         reason=reason[1].strip() if reason else "",
         cloud="CLOUD" in states,
+        slurmd_began=fields.get("SlurmdStartTime", ""),
     )
 
 

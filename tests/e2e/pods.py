@@ -131,8 +131,7 @@ async def rented(lab: Lab) -> Fleet:
 
 
 async def brought_up(lab: Lab, scenario: str, image: str = "trixie") -> Fleet:
-    """Rent the fleet, from nothing."""
-    await lab.enable(POD_CLOUD, VM_CLOUD)
+    """Rent the fleet, from nothing, where both clouds are enabled."""
     await lab.begin(scenario)
     await lab.timing(no_capacity_cooldown_s=COOLDOWN_S, heartbeat_lost_s=LOST_S)
     lab.boot(BootDefaults(image=image))

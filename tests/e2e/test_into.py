@@ -47,17 +47,13 @@ class Two:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def two(booted: Lab) -> AsyncIterator[Two]:
-    before = booted.cluster.options.providers
-    await booted.enable("runpod", "aws")
-    await booted.begin(__name__)
-    booted.room(runpod=1, aws=1)
-    await booted.scale(2, "--spread")
-    rows = await booted.by_slot()
-    slots = {row["provider"]: slot for slot, row in rows.items()}
-    yield Two(booted, slots["aws"], slots["runpod"], {slot: row["machine"] for slot, row in rows.items()})
-    booted.boot(BootDefaults())
-    booted.room(runpod=None, aws=None)
-    await booted.enable(*before)
+    async with booted.enabled("runpod", "aws") as lab:
+        await lab.begin(__name__)
+        lab.room(runpod=1, aws=1)
+        await lab.scale(2, "--spread")
+        rows = await lab.by_slot()
+        slots = {row["provider"]: slot for slot, row in rows.items()}
+        yield Two(lab, slots["aws"], slots["runpod"], {slot: row["machine"] for slot, row in rows.items()})
 
 
 async def test_logs_of_ready_nodes(two: Two) -> None:

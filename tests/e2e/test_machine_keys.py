@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Collection
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,12 +25,8 @@ A_KEY = re.compile(r"tskey-auth-(\w+)-\w+")
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def own_keys(booted: Lab) -> AsyncIterator[Lab]:
     """The settings leave the mode to meshd, which has an API credential."""
-    before = booted.cluster.options
-    booted.cluster.options = replace(before, key_mode="")
-    await booted.enable(*CLOUDS)
-    yield booted
-    booted.cluster.options = replace(booted.cluster.options, key_mode=before.key_mode)
-    await booted.enable(*before.providers)
+    async with booted.enabled(*CLOUDS, key_mode="") as lab:
+        yield lab
 
 
 @pytest.fixture

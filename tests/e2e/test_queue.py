@@ -23,21 +23,8 @@ BOOT_S = 180.0
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def queue(booted: Lab) -> AsyncIterator[Lab]:
     """The cluster whose pool Slurm's queue drives, meanwhile."""
-    before = booted.cluster.options
-    await booted.enable("aws", pool=QUEUE)
-
-    async def cloud() -> bool:
-        return all(slot.cloud and slot.states == {"IDLE", "POWERED_DOWN"} for slot in (await booted.slots()).values())
-
-    await booted.until(cloud, "free slots are idle~")
-    yield booted
-    await booted.enable("aws", pool="scale_from_queue = false")
-
-    async def by_hand() -> bool:
-        return all("DOWN" in slot.states and not slot.cloud for slot in (await booted.slots()).values())
-
-    await booted.until(by_hand, "free slots are those of a pool that is driven by hand")
-    await booted.enable(*before.providers, pool=before.pool)
+    async with booted.enabled("aws", pool=QUEUE) as lab:
+        yield lab
 
 
 @pytest_asyncio.fixture(loop_scope="session")

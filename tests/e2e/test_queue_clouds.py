@@ -69,28 +69,9 @@ POOLS = "\n".join(
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def queue(booted: Lab) -> AsyncIterator[Lab]:
     """The cluster with all clouds, a pool for each, and pools of several."""
-    before = booted.cluster.options
-    await booted.enable(
-        *CLOUDS,
-        pools=POOLS,
-        timing={**before.timing, "no_capacity_cooldown_s": COOLDOWN_S, "offers_interval_s": OFFERS_S},
-    )
-
-    async def free() -> bool:
-        # Slurm shows CLOUD of new nodes only after one more reconfigure.
-        slots = (await booted.slots()).values()
-        return len(slots) == 5 * POOLS.count("[pools.") and all(
-            slot.states - {"CLOUD"} == {"IDLE", "POWERED_DOWN"} for slot in slots
-        )
-
-    await booted.until(free, "free slots are idle~")
-    yield booted
-    await booted.enable(*before.providers, pools=before.pools, timing=before.timing)
-
-    async def by_hand() -> bool:
-        return {slot.partition("-")[0] for slot in await booted.slots()} == {"h100"}
-
-    await booted.until(by_hand, "the pools are as before")
+    timing = {**booted.cluster.options.timing, "no_capacity_cooldown_s": COOLDOWN_S, "offers_interval_s": OFFERS_S}
+    async with booted.enabled(*CLOUDS, pools=POOLS, timing=timing) as lab:
+        yield lab
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 
 import pytest
 import pytest_asyncio
@@ -20,12 +19,9 @@ STOCK = "runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def pods(booted: Lab) -> AsyncIterator[Lab]:
-    before = booted.cluster.options
-    booted.cluster.options = replace(before, timing={**before.timing, "join_timeout_s": 600.0})
-    await booted.enable("aws", "runpod")
-    yield booted
-    booted.cluster.options = replace(booted.cluster.options, timing=before.timing)
-    await booted.enable(*before.providers)
+    timing = {**booted.cluster.options.timing, "join_timeout_s": 600.0}
+    async with booted.enabled("aws", "runpod", timing=timing) as lab:
+        yield lab
 
 
 async def test_a_stock_image_becomes_a_node(pods: Lab, lab: Lab, figure: Callable[[str], None]) -> None:

@@ -23,16 +23,9 @@ WASTE_MAX_S = 15.0
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def pools(booted: Lab) -> AsyncIterator[Lab]:
     """The cluster with three pools, each in a cloud of its own, that Slurm's queue drives."""
-    before = booted.cluster.options
-    await booted.enable("aws", "gce", "lambda", pools=pools_toml({}), timing={**QUICK, **COOLDOWN})
-
-    async def cloud() -> bool:
-        slots = await booted.slots()
-        return len(slots) == 7 and all(slot.states == {"IDLE", "CLOUD", "POWERED_DOWN"} for slot in slots.values())
-
-    await booted.until(cloud, "free slots are idle~")
-    yield booted
-    await booted.enable(*before.providers, pools=before.pools, timing=before.timing)
+    timing = {**QUICK, **COOLDOWN}
+    async with booted.enabled("aws", "gce", "lambda", pools=pools_toml({}), timing=timing) as lab:
+        yield lab
 
 
 async def survive(lab: Lab, seed: int, jobs: int, pause_s: float, rage_s: float, figure: Callable[[str], None]) -> None:

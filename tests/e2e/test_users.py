@@ -77,18 +77,16 @@ class Two:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def two(booted: Lab) -> AsyncIterator[Two]:
-    before = booted.cluster.options.providers
-    await booted.enable(POD_CLOUD, VM_CLOUD)
-    await booted.begin("users")
-    await booted.timing(no_capacity_cooldown_s=COOLDOWN_S, unfit_grace_s=0.0)
-    booted.room(**{POD_CLOUD: 1, VM_CLOUD: 1})
-    await booted.scale(2, "--spread")
-    rows = await booted.by_slot()
-    where = {row["provider"]: slot for slot, row in rows.items()}
-    machines = {slot: row["machine"] for slot, row in rows.items()}
-    yield Two(booted, machines, where[VM_CLOUD], where[POD_CLOUD])
-    await booted.head.shell("for one in student gone late away; do userdel -r $one; done; groupdel lab", check=False)
-    await booted.enable(*before)
+    async with booted.enabled(POD_CLOUD, VM_CLOUD) as lab:
+        await lab.begin("users")
+        await lab.timing(no_capacity_cooldown_s=COOLDOWN_S, unfit_grace_s=0.0)
+        lab.room(**{POD_CLOUD: 1, VM_CLOUD: 1})
+        await lab.scale(2, "--spread")
+        rows = await lab.by_slot()
+        where = {row["provider"]: slot for slot, row in rows.items()}
+        machines = {slot: row["machine"] for slot, row in rows.items()}
+        yield Two(lab, machines, where[VM_CLOUD], where[POD_CLOUD])
+        await lab.head.shell("for one in student gone late away; do userdel -r $one; done; groupdel lab", check=False)
 
 
 async def test_an_account_made_a_moment_ago_runs_jobs(two: Two, figure: Callable[[str], None]) -> None:
