@@ -15,6 +15,7 @@ from meshd.errors import StoreError
 from meshd.plaintext import plain, plain_json
 from meshd.redaction import redact, redact_json
 from meshd.store.events import FIELDS_MAX_CHARS, NewEvent, Origin
+from meshd.store.former import keep_former
 from meshd.store.migrations import migrate
 
 EVENTS_KEPT = 100_000
@@ -51,6 +52,7 @@ class JournalDatabase:
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.execute("PRAGMA foreign_keys = ON")
             self._db.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            keep_former(self._db, path)
             migrate(self._db)
 
     @contextmanager

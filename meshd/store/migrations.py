@@ -151,20 +151,28 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 
 
+def form(db: sqlite3.Connection) -> int:
+    """How many steps the file has had; 0 for a new one."""
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
 def migrate(db: sqlite3.Connection) -> None:
-    """Bring the database to the newest form, with one transaction for each step.
+    """Bring the database to the newest form: in one transaction, so that it is never between two versions of meshd.
 
     Raises:
         StoreError: the file was written by a newer meshd.
     """
-    version = db.execute("PRAGMA user_version").fetchone()[0]
+    version = form(db)
     if version > len(MIGRATIONS):
         raise StoreError(
-            f"the journal has form {version}, this meshd knows up to {len(MIGRATIONS)}: install a newer meshd"
+            f"the journal has form {version}, this meshd knows up to {len(MIGRATIONS)}: install a newer meshd, "
+            "or go back as docs/operations.md says"
         )
-    for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
-        with db:
-            db.execute("BEGIN IMMEDIATE")
+    if version == len(MIGRATIONS):
+        return
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        for statements in MIGRATIONS[version:]:
             for statement in statements:
                 db.execute(statement)
-            db.execute(f"PRAGMA user_version = {number}")
+        db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")

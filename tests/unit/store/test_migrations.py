@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from meshd.errors import StoreError
 from meshd.model.cooldown import CooldownCause, CooldownKey
 from meshd.model.machine import Machine, Phase, Removal, UnfitReason
 from meshd.plan.unclear_launch import was_unclear
@@ -118,3 +119,52 @@ def kept_aside(path: Path) -> list[tuple[str, str]]:
     rows = db.execute("SELECT of_table, key FROM unreadable ORDER BY id").fetchall()
     db.close()
     return rows
+
+
+def test_the_former_form_is_kept_once(tmp_path: Path) -> None:
+    """The way back to the version before the upgrade; only the newest copy stays, and nobody else may read it."""
+    path = tmp_path / "j.db"
+    (tmp_path / "j.db.form-8").write_text("of an earlier upgrade")
+    opened(path).close()
+    copy = tmp_path / "j.db.form-9"
+    assert sorted(p.name for p in tmp_path.glob("j.db.form-*")) == [copy.name]
+    assert copy.stat().st_mode & 0o777 == 0o600
+    db = sqlite3.connect(copy)
+    assert db.execute("PRAGMA user_version").fetchone() == (9,)
+    assert db.execute("SELECT count(*) FROM machines").fetchone() == (10,)
+    db.close()
+    before = copy.stat()
+    Journal(path).close()  # nothing changes any more
+    assert copy.stat() == before
+
+
+def test_a_new_journal_has_no_former_form(tmp_path: Path) -> None:
+    Journal(tmp_path / "j.db").close()
+    assert not list(tmp_path.glob("*.form-*"))
+
+
+def test_without_a_copy_the_journal_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    (tmp_path / "j.db.form-9.new").mkdir()  # as if it could not be written
+    with pytest.raises(StoreError, match="cannot be opened"):
+        opened(path)
+    db = sqlite3.connect(path)
+    assert db.execute("PRAGMA user_version").fetchone() == (9,)
+    db.close()
+
+
+def test_a_migration_is_whole_or_none(tmp_path: Path) -> None:
+    """What stands in the way of the last steps undoes the first ones too: the older meshd still opens the file."""
+    path = tmp_path / "j.db"
+    db = sqlite3.connect(path)
+    db.executescript(FORM_9.read_text())
+    db.execute("CREATE TABLE lives (x)")
+    db.execute("PRAGMA user_version = 9")
+    db.commit()
+    db.close()
+    with pytest.raises(StoreError, match="lives"):
+        Journal(path)
+    db = sqlite3.connect(path)
+    assert db.execute("PRAGMA user_version").fetchone() == (9,)
+    assert not db.execute("SELECT name FROM sqlite_master WHERE name = 'promises'").fetchall()
+    db.close()
