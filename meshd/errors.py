@@ -96,6 +96,10 @@ class SlurmRefused(SlurmError):
     """Slurm refused a new configuration; the last good one is back in place."""
 
 
+class SlotsKept(SlurmError):
+    """Nothing is left to change in Slurm's files now: slots keep their old lines, since jobs may run there."""
+
+
 class TailnetError(MeshdError):
     """tailscaled or the tailnet's control server refused, or cannot be reached."""
 

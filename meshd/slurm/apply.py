@@ -8,7 +8,7 @@ from datetime import datetime
 
 import structlog
 
-from meshd.errors import CommandTimeout, MeshdError, SlurmError, SlurmRefused
+from meshd.errors import CommandTimeout, MeshdError, SlotsKept, SlurmError, SlurmRefused
 from meshd.model.observed import SlurmView
 from meshd.runtime.clock import Clock
 from meshd.slurm.capabilities import SlurmCapabilities
@@ -179,7 +179,7 @@ class Applier:
         """The content in which slots that may have jobs keep their old lines. All other changes stay.
 
         Raises:
-            SlurmError: no other change is left.
+            SlotsKept: no other change is left.
         """
         kept = kept_slots(wanted, view, back.nodes, back.gres)
         self.unsafe = kept.reasons
@@ -187,11 +187,11 @@ class Applier:
             return wanted
         reasons = "; ".join(self.unsafe.values())
         if wanted.source is None:
-            raise SlurmError(reasons)
+            raise SlotsKept(reasons)
         merged = holding(wanted, {**read_lines(back.nodes, back.gres), **kept.lines}, kept.lines.keys())
         refuse_if_garbled(merged)
         if self.is_applied(merged):
-            raise SlurmError(reasons)
+            raise SlotsKept(reasons)
         return merged
 
     async def _begin_from_last_good(self) -> Texts:

@@ -13,7 +13,7 @@ from datetime import datetime
 
 import structlog
 
-from meshd.errors import SlurmError, SlurmRefused
+from meshd.errors import SlotsKept, SlurmError, SlurmRefused
 from meshd.runtime.clock import Clock
 from meshd.slurm.apply import Applier
 from meshd.slurm.client import SlurmClient
@@ -123,6 +123,8 @@ class Publisher:
                 if again and not changed:
                     async with self._lock:
                         await self.applier.reconfigure()
+            except SlotsKept as kept:
+                log.info("slurm_lines_kept", reason=str(kept))
             except SlurmError as error:
                 log.warning("slurm_publish_failed", error=str(error))
 
@@ -134,6 +136,7 @@ class Publisher:
 
         Raises:
             SlurmRefused: Slurm refused it, and the last good content is back.
+            SlotsKept: `applier.unsafe` is all that differs from it.
             SlurmError: meshd did not try it; nothing has changed.
         """
         async with self._lock:
@@ -155,6 +158,10 @@ class Publisher:
                 self._last_error = text
                 self._changed()
                 raise SlurmError(text) from error
+            except SlotsKept:
+                self._last_error = ""  # `applier.unsafe` says it
+                self._changed()
+                raise
             except SlurmError as error:
                 self._last_error = str(error)
                 self._changed()

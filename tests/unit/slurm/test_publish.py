@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from meshd.errors import SlurmError, SlurmRefused
+from meshd.errors import SlotsKept, SlurmError, SlurmRefused
 from meshd.model.hardware import NodeShape
 from meshd.runtime.run import Result
 from meshd.slurm import files as files_module
@@ -84,9 +84,10 @@ async def test_a_slot_with_jobs_keeps_its_line_and_all_others_go_on(world: Publi
     assert set(world.publisher.applier.node_addrs) == {"a-1", "a-2", "a-3"}
     assert set(world.publisher.applier.unsafe) == {"a-2"}
     reconfigures = world.slurm.count("scontrol reconfigure")
-    with pytest.raises(SlurmError, match="7"):
+    with pytest.raises(SlotsKept, match="7"):
         await world.publisher.apply(wanted("a-1", "a-3"))
     assert world.slurm.count("scontrol reconfigure") == reconfigures
+    assert world.publisher.status().problems == (), "a slot that keeps its line is no fault of Slurm's files"
     world.slurm.jobs = []
     world.slurm.states["a-2"] = "IDLE+DRAIN"
     assert await world.publisher.apply(wanted("a-1", "a-3"))
