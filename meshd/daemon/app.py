@@ -154,7 +154,8 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     accounts.on_change(node_settings.wake, groups_changed=slurm_files.reconfigure)
     slots = SlotController(
         live, journal, ports.slurm, clock, sources.slurm,
-        plan=lambda: machines.controller.last.plan if machines.controller.last else None, changed=sources.slurm.hurry,
+        plan=lambda: machines.controller.last.plan if machines.controller.last else None, waiting=lambda: waiting(),
+        changed=sources.slurm.hurry,
     )  # fmt: skip
     snapshot = SnapshotReader(sources, tailnet, lag, slurm_files, reports, node_settings)
     auth_key = build_auth_key(

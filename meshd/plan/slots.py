@@ -23,7 +23,9 @@ from meshd.model.ids import slot_name
 from meshd.model.machine import HOLDS_SLOT, Machine
 from meshd.model.observed import SlurmJob, SlurmNode, SlurmView
 from meshd.model.plan import OpenSlots, Plan, RefusedDemand
+from meshd.plaintext import plain
 from meshd.plan.fitness import OURS, by_person
+from meshd.plan.waiting import COMMENT, SENT_BACK, WORDS_MAX
 
 NOBODY = f"{OURS} nobody waits for it"
 """Why a slot is closed that Slurm powers up and nobody wants: it is powered down next."""
@@ -46,14 +48,19 @@ class SendBack:
         batch: it goes back to the queue. False: somebody waits at a terminal, is told, and the allocation ends.
         may_requeue: Slurm may requeue it. A job that never started loses nothing by it, so it is allowed for a moment.
         until: when it is worth trying again.
-        comment: its AdminComment, or what the person is told.
+        why: no machine can be had, in a sentence.
     """
 
     job: str
     batch: bool
     may_requeue: bool
     until: datetime
-    comment: str
+    why: str
+
+    @property
+    def comment(self) -> str:
+        """Its AdminComment, or what the person is told."""
+        return plain(f"{SENT_BACK if self.batch else COMMENT}{self.why}", WORDS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +285,8 @@ def _send_back(refused: Sequence[RefusedDemand], view: SlurmView) -> list[SendBa
     found: dict[str, SendBack] = {}
     for one in refused:
         for job in (jobs[name] for name in one.jobs if name in jobs):
-            comment = reason_of(one.code, one.reason, one.until)
-            found[job.id] = SendBack(job.id, job.batch, job.requeue, one.until, comment)
+            why = reason_of(one.code, one.reason, one.until).removeprefix(f"{OURS} ")
+            found[job.id] = SendBack(job.id, job.batch, job.requeue, one.until, why)
     return list(found.values())
 
 
@@ -298,7 +305,7 @@ def _start_now(reopened: set[str], view: SlurmView, plan: Plan) -> list[str]:
 
 
 def _sent_back(job: SlurmJob) -> bool:
-    return job.state == "PENDING" and job.state_reason == "BeginTime" and job.admin_comment.startswith(OURS)
+    return job.state == "PENDING" and job.state_reason == "BeginTime" and job.admin_comment.startswith(SENT_BACK)
 
 
 def _cloud(view: SlurmView, slot: str) -> bool:

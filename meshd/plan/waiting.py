@@ -29,12 +29,18 @@ WORDS_MAX = 200
 """The most characters of a sentence: AdminComment is one line of `squeue`."""
 COMMENT = "meshd: "
 """How an AdminComment of meshd begins."""
+SENT_BACK = f"{COMMENT}back in the queue: "
+"""How that of a job begins which meshd has put back until the next try: it may start earlier. Its user's own --begin
+counts."""
 
 VM_S, POD_S = 120.0, 60.0
 """From the create call to READY, where no machine was rented yet."""
 
 _FOR_NODES = ("Resources", "ReqNodeNotAvail", "Nodes required", "NodeDown")
 """How Slurm's reason begins when a pending job waits for nodes and for nothing else."""
+
+_FOR_A_TURN = ("Resources", "Priority")
+"""Slurm's reason for a pending job that nodes in use could serve."""
 
 _ORDERED = frozenset({Phase.REQUESTED, Phase.LAUNCHING})
 
@@ -168,7 +174,7 @@ def _waits_for(job: SlurmJob, partition: str, closed: OpenSlots) -> bool:
     """Whether a pending job waits for slots that cannot be powered up now."""
     if job.state != "PENDING" or partition not in job.partition.split(","):
         return False
-    again = job.state_reason == "BeginTime" and job.admin_comment.startswith(COMMENT)
+    again = job.state_reason == "BeginTime" and job.admin_comment.startswith(SENT_BACK)
     return (again or job.state_reason.startswith(_FOR_NODES)) and (
         closed.count == 0 or job.node_count > closed.count
     )  # fmt: skip
@@ -231,15 +237,23 @@ def _number(job: str) -> int:
 
 
 def comments(waiting: Iterable[WaitingJob], slurm: SlurmView) -> dict[str, str]:
-    """By job, the AdminComment to write now: "" for one that runs. A comment that somebody else wrote stays."""
-    said = {one.job: one.comment for one in waiting if one.wait in {Wait.ORDER, Wait.BOOT}}
-    found = {}
+    """By job, the AdminComment to write now, those first whose machines come; "" for one that runs or waits for a turn.
+
+    A comment that somebody else wrote stays, and so does that of a job which waits for its time: it says by it whether
+    meshd has put the job back (`SENT_BACK`).
+    """
+    said = {one.job: one for one in waiting if one.wait is not Wait.START}
+    found: list[tuple[bool, str, str]] = []
     for job in slurm.jobs:
-        wanted = said.get(job.id, "" if job.state == "RUNNING" else job.admin_comment)
+        if job.state_reason == "BeginTime":
+            continue
+        one = said.get(job.id)
+        over = job.state == "RUNNING" or (job.state == "PENDING" and job.state_reason in _FOR_A_TURN)
+        wanted = one.comment if one else "" if over else job.admin_comment
         own = not job.admin_comment or job.admin_comment.startswith(COMMENT)
         if own and wanted != job.admin_comment:
-            found[job.id] = wanted
-    return found
+            found.append((one is not None and one.wait is Wait.REFUSED, job.id, wanted))
+    return {job: comment for _, job, comment in sorted(found, key=lambda row: row[0])}
 
 
 def moment(at: datetime, now: datetime) -> str:

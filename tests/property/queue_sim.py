@@ -372,7 +372,7 @@ class QueueDaemon(Daemon):
         self.slots = SlotController(
             live_settings(settings), self.journal, world, world.clock, self,
             plan=lambda: self.reconciler.last.plan if self.reconciler.last is not None else None,
-            changed=lambda: None,
+            waiting=tuple, changed=lambda: None,
         )  # fmt: skip
 
     def desired(self) -> Desired:

@@ -1,7 +1,6 @@
 """Writes into the AdminComment of each job that waits for machines what it waits for, and until when.
 
-Users see it with `squeue -O admin_comment` and `scontrol show job`. A comment that is not meshd's stays. What is said
-of a job that cannot have its machines is written when it goes back to the queue (`slots.py`).
+Users see it with `squeue -O admin_comment` and `scontrol show job`. A comment that is not meshd's stays.
 """
 
 from __future__ import annotations

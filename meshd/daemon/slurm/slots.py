@@ -27,6 +27,7 @@ from meshd.errors import SlurmError
 from meshd.model.observed import Fresh, SlurmView
 from meshd.model.plan import Plan
 from meshd.plan.slots import NOBODY, SendBack, SlotChanges, SlotPool, slot_changes, to_close, unwanted_now
+from meshd.plan.waiting import Wait, WaitingJob
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
 
@@ -89,6 +90,7 @@ class SlotController(Controller):
         clock: time.
         seen: what Slurm said last.
         plan: the last plan; None before the first tick.
+        waiting: the jobs that wait, and why in short: what a job is told that cannot have its machines.
         changed: called after something was changed: Slurm is to be read again.
     """
 
@@ -103,6 +105,7 @@ class SlotController(Controller):
         seen: Observed[SlurmView],
         *,
         plan: Callable[[], Plan | None],
+        waiting: Callable[[], Iterable[WaitingJob]],
         changed: Callable[[], None],
     ) -> None:
         super().__init__(clock)
@@ -111,6 +114,7 @@ class SlotController(Controller):
         self._slurm = slurm
         self._seen = seen
         self._plan = plan
+        self._waiting = waiting
         self._changed = changed
         self._since_s: dict[str, float] = {}
         self._error = ""
@@ -174,7 +178,7 @@ class SlotController(Controller):
         for reason, slots in changes.drain.items():
             await self._slurm.drain_slots(slots, reason)
             self._note(EventKind.SLOTS, f"{_names(slots)} drained: {reason}")
-        for one in changes.send_back:
+        for one in self._in_short(changes.send_back):
             await self._send_back(one)
         await self._close(changes.unwanted)
         await self._power_down(changes.power_down, "no job could use it")
@@ -205,6 +209,13 @@ class SlotController(Controller):
         if slots:
             await self._slurm.power_down(slots, f"meshd: {why}", force=True)
             self._note(EventKind.SLOTS, f"{_names(slots)} powered down: {why}")
+
+    def _in_short(self, jobs: Collection[SendBack]) -> list[SendBack]:
+        """With the sentence that `meshctl status` has: who has none, not each offer with its cloud's words."""
+        if not jobs:
+            return []
+        said = {one.job: one.text for one in self._waiting() if one.wait is Wait.REFUSED}
+        return [replace(one, why=said.get(one.job, one.why)) for one in jobs]
 
     async def _send_back(self, one: SendBack) -> None:
         """Put a batch job back until the next try; end the allocation of who waits at a terminal, and say why."""

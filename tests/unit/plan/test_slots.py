@@ -12,6 +12,7 @@ from meshd.model.machine import Machine, Phase
 from meshd.model.observed import SlurmJob, SlurmNode, SlurmView
 from meshd.model.plan import OpenSlots, Plan, RefusedDemand
 from meshd.plan.slots import NOBODY, SendBack, SlotChanges, SlotPool, reason_of, slot_changes, to_close, unwanted_now
+from meshd.plan.waiting import SENT_BACK
 from tests.unit.worlds import NOW, machine
 
 POOL = SlotPool("h100", 4, "h100")
@@ -19,6 +20,7 @@ UNTIL = NOW + timedelta(minutes=10)
 WHY = "aws has none"
 CLOSED = OpenSlots(0, DemandCode.NO_CAPACITY, WHY, UNTIL)
 REASON = reason_of(DemandCode.NO_CAPACITY, WHY, UNTIL)
+BACK = SendBack("7", True, True, UNTIL, REASON).comment
 
 
 def slot(index: int, *states: str, reason: str = "", by: str = "slurm", addr: str = "") -> SlurmNode:
@@ -108,9 +110,9 @@ def test_a_later_time_is_told() -> None:
 
 def test_drains_of_meshd_are_lifted_when_their_time_has_come_and_a_persons_stays() -> None:
     jobs = (
-        SlurmJob("7", "u", "h100", "PENDING", (), "BeginTime", admin_comment=REASON),
+        SlurmJob("7", "u", "h100", "PENDING", (), "BeginTime", admin_comment=BACK),
         SlurmJob("8", "u", "h100", "PENDING", (), "BeginTime"),  # its own --begin
-        SlurmJob("9", "u", "cpu", "PENDING", (), "BeginTime", admin_comment=REASON),
+        SlurmJob("9", "u", "cpu", "PENDING", (), "BeginTime", admin_comment=BACK),
     )
     persons = idle(2, "DRAIN", reason="keep out", by="ann")
     found = changes(seen(idle(1, "DRAIN", reason=REASON), persons, jobs=jobs))
@@ -134,9 +136,10 @@ def test_a_job_that_cannot_have_its_slots_is_sent_back_once_the_others_are_drain
     nodes = [slot(index, "MIXED", "POWERING_UP") for index in (1, 2)]
     found = changes(seen(*nodes, idle(3), jobs=(job,)), plan=closed(refused=(GANG,)))
     assert found.drain == {REASON: ("h100-3",)}, "Slurm would end a job whose own slot is drained"
-    assert found.send_back == (SendBack("7", batch, requeue, UNTIL, REASON),)
+    assert found.send_back == (SendBack("7", batch, requeue, UNTIL, REASON.removeprefix("meshd: ")),)
+    assert found.send_back[0].comment.startswith(SENT_BACK) == batch
     assert found.unwanted == ("h100-1", "h100-2")
-    back = replace(job, state="PENDING", nodes=(), state_reason="BeginTime", admin_comment=REASON)
+    back = replace(job, state="PENDING", nodes=(), state_reason="BeginTime", admin_comment=BACK)
     assert changes(seen(*nodes, idle(3), jobs=(back,)), plan=closed(refused=(GANG,))).send_back == ()
 
 
@@ -176,7 +179,7 @@ def test_slots_of_another_form_are_left_alone() -> None:
 
 
 def sent_back(number: int, nodes: int, **more: object) -> SlurmJob:
-    waits = SlurmJob(str(number), "u", "h100", "PENDING", (), "BeginTime", admin_comment=REASON, node_count=nodes)
+    waits = SlurmJob(str(number), "u", "h100", "PENDING", (), "BeginTime", admin_comment=BACK, node_count=nodes)
     return replace(waits, **more)  # type: ignore[arg-type]
 
 
@@ -199,6 +202,7 @@ def test_a_job_that_was_sent_back_starts_when_enough_nodes_are_idle() -> None:
     assert early(sent_back(7, 2), waits(8, 3)) == {"7"}, "that one cannot have them"
     assert early(sent_back(7, 2, required_nodes=("h100-4",))) == set()
     assert early(sent_back(7, 2, admin_comment="")) == set(), "its user chose the time"
+    assert early(sent_back(7, 2, admin_comment="meshd: no h100 can be had now")) == set(), "and so did this one, later"
     assert early(sent_back(7, 0)) == set(), "how many it asks for is not known"
 
 

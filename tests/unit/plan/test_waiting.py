@@ -19,6 +19,7 @@ from meshd.model.plan import OpenSlots, Plan, RefusedDemand
 from meshd.plan.waiting import (
     COMMENT,
     POD_S,
+    SENT_BACK,
     VM_S,
     WORDS_MAX,
     BootTime,
@@ -116,7 +117,7 @@ CLOSED = OpenSlots(0, DemandCode.LIMIT_IN_ALL, "it would cost too much", UNTIL)
     [
         ("Resources", "", "gpu", 1, 0, True),
         ("Nodes required for job are DOWN, DRAINED or reserved", "", "a,gpu", 1, 0, True),
-        ("BeginTime", "meshd: no h100", "gpu", 1, 0, True),
+        ("BeginTime", f"{SENT_BACK}no h100", "gpu", 1, 0, True),
         ("BeginTime", "", "gpu", 1, 0, False),
         ("Dependency", "", "gpu", 1, 0, False),
         ("Priority", "", "gpu", 1, 0, False),
@@ -196,7 +197,7 @@ def test_it_is_one_line_of_bounded_length(reason: str, until_s: int) -> None:
         ("RUNNING", "meshd: 2 machines boot at aws r1", True),
         ("RUNNING", "", False),
         ("RUNNING", "for the paper", False),
-        ("PENDING", "meshd: no capacity until 12:30", False),
+        ("PENDING", "meshd: no h100 can be had before 12:30 UTC: aws has none", False),
     ],
 )
 def test_which_comments_are_written(state: str, comment: str, written: bool) -> None:
@@ -207,3 +208,35 @@ def test_which_comments_are_written(state: str, comment: str, written: bool) -> 
     if written:
         after = replace(job, admin_comment=found["12"])
         assert comments(waiting, SlurmView("24.11.5", {}, (after,))) == {}, "once is enough"
+
+
+@pytest.mark.parametrize(
+    ("reason", "comment", "written"),
+    [
+        ("ReqNodeNotAvail", "", True),
+        ("Nodes required for job are DOWN", "meshd: 1 machine boots at aws r1", True),
+        ("Nodes required for job are DOWN", "for the paper", False),
+        ("BeginTime", f"{SENT_BACK}no h100", False),
+    ],
+)
+def test_a_job_that_came_while_no_slot_was_open_is_told_as_well(reason: str, comment: str, written: bool) -> None:
+    job = SlurmJob("7", "u", "gpu", "PENDING", (), reason, admin_comment=comment, node_count=1)
+    waiting = waits(job=job, plan=Plan(open_slots={"h100": CLOSED}))
+    assert [one.wait for one in waiting] == [Wait.REFUSED]
+    view = SlurmView("24.11.5", {}, (job,))
+    assert comments(waiting, view) == ({"7": waiting[0].comment} if written else {})
+
+
+@pytest.mark.parametrize(
+    ("reason", "over"), [("Resources", True), ("Priority", True), ("BeginTime", False), ("None", False)]
+)
+def test_it_is_taken_back_when_the_job_waits_for_a_turn(reason: str, over: bool) -> None:
+    job = SlurmJob("7", "u", "gpu", "PENDING", (), reason, admin_comment="meshd: no h100 can be had", node_count=1)
+    assert comments((), SlurmView("24.11.5", {}, (job,))) == ({"7": ""} if over else {})
+
+
+def test_those_whose_machines_come_are_written_first() -> None:
+    refused = SlurmJob("7", "u", "gpu", "PENDING", (), "ReqNodeNotAvail", node_count=2)
+    coming = replace(JOB, state="CONFIGURING")
+    desired = waits(job=refused, plan=Plan(open_slots={"h100": CLOSED})) + waits(on_its_way(1), on_its_way(2))
+    assert list(comments(desired, SlurmView("24.11.5", {}, (refused, coming)))) == ["12", "7"]

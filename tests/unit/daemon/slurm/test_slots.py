@@ -14,6 +14,7 @@ from meshd.daemon.slurm.slots import STRAY_S, STUCK_S, SlotController
 from meshd.errors import SlurmError
 from meshd.model.observed import Fresh, Observation, SlurmJob, SlurmNode, SlurmView
 from meshd.model.plan import OpenSlots, Plan, RefusedDemand
+from meshd.plan.waiting import Wait, WaitingJob
 from meshd.store.journal import Journal
 from tests.clocks import HandClock
 from tests.live import live_settings
@@ -28,6 +29,7 @@ class Slurm:
     def __init__(self) -> None:
         self.seen = SlurmView("24.11.5", {}, (), power_saving=True)
         self.orders: list[str] = []
+        self.said = ""
         self.refuses: frozenset[str] = frozenset()
         self.before_view: Callable[[], None] = lambda: None
 
@@ -82,6 +84,7 @@ class Slurm:
 
     async def tell(self, job: str, message: str) -> None:
         self._told("tell", job)
+        self.said = message
 
     async def cancel(self, job: str) -> None:
         self._told("cancel", job)
@@ -92,12 +95,13 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.clock, self.slurm, self.journal = HandClock(), Slurm(), Journal(directory / "j.db")
+        self.waiting: tuple[WaitingJob, ...] = ()
         self.plan: Plan | None = Plan(open_slots={"h100": OpenSlots(4)})
         self.source: Observation[SlurmView] | None = None
         pool = PoolSettings(gpu="h100", gpus_per_node=1, max_nodes=4, providers=["aws"])
         self.controller = SlotController(
             live_settings(pools={"h100": pool}), self.journal, self.slurm, self.clock, self, plan=lambda: self.plan,
-            changed=lambda: None,
+            waiting=lambda: self.waiting, changed=lambda: None,
         )  # fmt: skip
 
     @property
@@ -167,6 +171,11 @@ async def test_who_waits_at_a_terminal_is_told_and_let_go(world: World) -> None:
     world.plan = CLOSED
     world.slurm.set(slot(1, "MIXED", "POWERING_UP", "DRAIN", reason="meshd: x"), jobs=(waiting(batch=False),))
     assert await world.step() == ["tell 7", "cancel 7"], "its slot is powered down once it is free"
+    assert world.slurm.said.endswith("aws has none")
+    text = "no h100 can be had before 12:30 UTC: aws has none in 3 zones"
+    world.waiting = (WaitingJob("7", "u", "h100", 1, 0, Wait.REFUSED, UNTIL, text, batch=False),)
+    await world.step()
+    assert world.slurm.said == f"meshd: {text}", "in short, where that is known"
 
 
 async def test_a_job_that_gets_the_slot_meanwhile_keeps_it(world: World) -> None:
