@@ -140,9 +140,9 @@ class Head:
         )  # fmt: skip
         self.tailnet_ip = (await self.run("tailscale", "ip", "-4")).text
 
-    async def install(self) -> None:
-        """Install meshd from the checkout, as README says for a real head."""
-        await self.run(f"{SOURCE}/deploy/head/install", "--offline", timeout_s=180)
+    async def install(self, source: str = SOURCE) -> None:
+        """Install meshd from the checkout, or another one on the head, as README says for a real head."""
+        await self.run(f"{source}/deploy/head/install", "--offline", timeout_s=180)
 
     async def configure(self, options: HeadOptions) -> None:
         """A user of the cluster, settings, credentials, slurm.conf, and `meshctl init`."""

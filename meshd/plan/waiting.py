@@ -240,19 +240,21 @@ def comments(waiting: Iterable[WaitingJob], slurm: SlurmView) -> dict[str, str]:
     """By job, the AdminComment to write now, those first whose machines come; "" for one that runs or waits for a turn.
 
     A comment that somebody else wrote stays, and so does that of a job which waits for its time: it says by it whether
-    meshd has put the job back (`SENT_BACK`).
+    meshd has put the job back (`SENT_BACK`). That is written when it is put back, and so it may be, although this view
+    still shows it CONFIGURING.
     """
     said = {one.job: one for one in waiting if one.wait is not Wait.START}
     found: list[tuple[bool, str, str]] = []
     for job in slurm.jobs:
-        if job.state_reason == "BeginTime":
-            continue
         one = said.get(job.id)
+        refused = one is not None and one.wait is Wait.REFUSED
+        if job.state_reason == "BeginTime" or (refused and job.configuring):
+            continue
         over = job.state == "RUNNING" or (job.state == "PENDING" and job.state_reason in _FOR_A_TURN)
         wanted = one.comment if one else "" if over else job.admin_comment
         own = not job.admin_comment or job.admin_comment.startswith(COMMENT)
         if own and wanted != job.admin_comment:
-            found.append((one is not None and one.wait is Wait.REFUSED, job.id, wanted))
+            found.append((refused, job.id, wanted))
     return {job: comment for _, job, comment in sorted(found, key=lambda row: row[0])}
 
 

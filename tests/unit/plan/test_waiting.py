@@ -235,6 +235,13 @@ def test_it_is_taken_back_when_the_job_waits_for_a_turn(reason: str, over: bool)
     assert comments((), SlurmView("24.11.5", {}, (job,))) == ({"7": ""} if over else {})
 
 
+def test_a_job_that_is_about_to_be_put_back_gets_its_comment_then() -> None:
+    """The view may be older than its new comment, by which it starts again early."""
+    waiting = waits(plan=refusal(DemandCode.NO_CAPACITY, "aws has none"))
+    assert [one.wait for one in waiting] == [Wait.REFUSED]
+    assert comments(waiting, SlurmView("24.11.5", {}, (JOB,))) == {}
+
+
 def test_those_whose_machines_come_are_written_first() -> None:
     refused = SlurmJob("7", "u", "gpu", "PENDING", (), "ReqNodeNotAvail", node_count=2)
     coming = replace(JOB, state="CONFIGURING")
