@@ -39,7 +39,9 @@ def addrs_off(wanted: Rendered, view: SlurmView, nodes_conf: str, settable: Mapp
     """The addresses of CLOUD nodes that are not as wanted and may be set now, by slot.
 
     A node that may run a job keeps its address, unless that is no machine's or an earlier one of the same machine. A
-    machine that still has its line in force, and is to leave, keeps its address until the files change.
+    machine that still has its line in force, and is to leave, keeps its address until the files change. Slurm itself
+    puts the node's name there when it powers the node down. It must not stay: at a reconfigure slurmctld looks up that
+    name with its locks held, for 10 s where no name server answers (24.11: measured).
 
     Args:
         wanted: the newest content.
@@ -58,7 +60,7 @@ def addrs_off(wanted: Rendered, view: SlurmView, nodes_conf: str, settable: Mapp
         may_run = slot in running or node.busy
         if address is None:
             closed = not may_run and (node.drained or not node.up)
-            if closed and slot not in in_force and not is_placeholder(shown):
+            if closed and not is_placeholder(shown) and (shown == slot or slot not in in_force):
                 found[slot] = placeholder(place[slot])
         elif shown != address and address in (settable.get(slot), in_force.get(slot)):
             same = is_placeholder(shown) or shown == slot or shown in wanted.former_node_addrs.get(slot, ())

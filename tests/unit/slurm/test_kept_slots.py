@@ -151,6 +151,9 @@ def test_which_machine_needs_no_more_than_its_address() -> None:
         (FREE, JOINED, UP, "RUNNING", OTHER, None),
         (FREE, JOINED, UP, "RUNNING", OWN, None),
         (JOINED, FREE, OFF, "", OWN, None),
+        (JOINED, FREE, OFF, "", "a-1", "239.192.0.0"),  # as Slurm leaves it that has powered the node down
+        (JOINED, FREE, "MIXED+CLOUD+POWERED_DOWN", "CONFIGURING", "a-1", "239.192.0.0"),
+        (JOINED, FREE, UP, "RUNNING", "a-1", None),
         (FREE, FREE, OFF, "", OTHER, "239.192.0.0"),
         (FREE, FREE, BOOTS, "CONFIGURING", OTHER, "239.192.0.0"),
         (FREE, FREE, UP, "RUNNING", OTHER, None),
