@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from meshd.model.desired import Desired
 from meshd.model.machine import Machine, UnfitReason
+from meshd.plaintext import counted
 from meshd.plan.fitness import KEEPS_JOBS_OFF, RESTART_HELPS, Unfit
 from meshd.plan.plan_input import ClusterView
 from meshd.plan.replace import due_at, why_not
@@ -22,6 +23,9 @@ def next_step(machine: Machine, found: Unfit, machines: Sequence[Machine], desir
         desired: the desired state.
         view: the observed state.
     """
+    node = view.slurm.nodes.get(machine.slot) if view.slurm else None
+    if found.why is UnfitReason.POWERED_DOWN and node is not None and node.cloud:
+        return _when_powered_down(machine, view)
     if found.deliberate:
         return "meshd does nothing: somebody decided it"
     if found.why is UnfitReason.SILENT:
@@ -63,6 +67,12 @@ def _replacement(
     text = f"meshd replaces it{_at(due, view.now)} when no job is on it"
     hindrance = why_not(desired, pool, machines, view.now)
     return f"{text}, but not yet: {hindrance}" if hindrance else text
+
+
+def _when_powered_down(machine: Machine, view: ClusterView) -> str:
+    report = view.report(machine)
+    jobs = f"; it sees {counted(report.jobs, 'job')} that Slurm does not know" if report and report.jobs else ""
+    return f"meshd gives it back when its agent sees no job{jobs}"
 
 
 def _when_silent(machine: Machine, view: ClusterView) -> str:

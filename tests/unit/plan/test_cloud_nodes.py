@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from meshd.model import plan as p
-from meshd.model.desired import Policy
+from meshd.model.desired import Desired, Policy
 from meshd.model.machine import Machine, Phase, UnfitReason
 from meshd.model.observed import AgentReport, Fresh, SlurmJob, SlurmView, Snapshot
+from meshd.plan import unfit_advice
+from meshd.plan.fitness import unfit
 from meshd.plan.lifecycle import next_step
 from meshd.plan.liveness import patience_s
 from meshd.plan.plan_input import PlanInput
@@ -103,6 +105,17 @@ def test_a_machine_whose_node_somebody_powered_down_is_given_back() -> None:
     assert step(*ready_and_off(jobs=1)) is None, "its slurmctld has lost its state"
     m, seen = ready_and_off()
     assert step(replace(m, unfit_since=ago(5)), seen) is None
+
+
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_what_it_waits_for_is_told(jobs: int) -> None:
+    m, seen = ready_and_off(jobs=jobs)
+    view = PlanInput.of(seen, Policy(), NOW, {}).view
+    found = unfit(m, view)
+    assert found is not None
+    told = unfit_advice.next_step(m, found, [m], Desired("lab", {}, {}), view)
+    assert "gives it back" in told
+    assert ("1 job that Slurm does not know" in told) == (jobs == 1)
 
 
 def test_a_cloud_node_that_powers_up_does_not_reboot() -> None:
