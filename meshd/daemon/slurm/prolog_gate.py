@@ -181,6 +181,8 @@ class PrologGate(Controller):
             return hurry
         if self._open(name):
             log.debug("job_starts", job=waiting.job, why=gate.starts, waited_s=(now - gate.since).total_seconds())
+        elif gate.starts is Starts.GONE:
+            self._remove(name)  # nobody is there: slurmctld kills the prolog of a job that is cancelled
         return False
 
     def _open(self, name: str) -> bool:

@@ -119,6 +119,17 @@ async def test_one_without_a_reader_is_tried_again_and_removed_when_it_is_silent
     assert not world.has("7.100")
 
 
+async def test_one_without_a_reader_is_removed_when_its_job_is_gone(world: World) -> None:
+    await world.gate.reconcile()
+    os.mkfifo(world.directory / "prolog/7.100", 0o600)
+    await world.gate.reconcile()
+    assert world.has("7.100"), "its job has its nodes: the prolog is just between two looks"
+    world.clock.t_s += 3
+    world.shows(BOOTS, BOOTS, job="8")
+    assert await world.gate.reconcile() is None
+    assert not world.has("7.100")
+
+
 async def test_one_that_goes_on_telling_is_kept(world: World) -> None:
     await world.gate.reconcile()
     fd = fifo(world, "7.100")
