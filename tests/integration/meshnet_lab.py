@@ -123,6 +123,11 @@ class Machine:
         found = subprocess.run([*tailscale, "ip"], check=True, timeout=30, capture_output=True, text=True)
         self.ipv4, self.ipv6 = found.stdout.split()
 
+    def knows(self, address: str) -> bool:
+        """Whether its tailscaled has a peer at an address. After its start it listens before it knows its peers."""
+        words = [*self.inside, str(self.lab.bin / "tailscale"), "whois", address]
+        return subprocess.run(words, timeout=30, capture_output=True, check=False).returncode == 0
+
     def run(self, *words: str, timeout_s: float = 60, **more: Any) -> subprocess.CompletedProcess[str]:
         """Run a command in the machine."""
         return subprocess.run([*self.inside, *words], timeout=timeout_s, capture_output=True, text=True, **more)
