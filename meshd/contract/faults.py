@@ -38,10 +38,17 @@ class FaultKind(StrEnum):
     DIES = "dies"  # seconds: after the launch
     NEVER_ENDS = "never_ends"
     DUPLICATE = "duplicate"  # the cloud makes a second machine with the same name
+    TOO_FEW = "too_few"  # one call makes one machine fewer than asked, and says nothing
+    TOO_MANY = "too_many"  # one call makes one machine more than asked
+    PART_REFUSED = "part_refused"  # one call makes half of the machines, and is refused then; they stay
+    NEVER_DONE = "never_done"  # one call makes half of the machines, and its operation never ends
+    SHOWN_TWICE = "shown_twice"  # the answer shows the first machine in the place of the last, too
+    OTHERS_SHOWN = "others_shown"  # the answer is that of another call
+    UNTAGGED = "untagged"  # the new machines have none of their tags
     DENIED = "denied"  # the credential lacks the permission named in `operation`, until cleared
 
 
-#: Faults that belong to the machine that a launch makes.
+#: Faults that belong to what a launch makes, and to its answer.
 LIFECYCLE_FAULTS = frozenset(
     {
         FaultKind.LIST_LAG,
@@ -52,6 +59,13 @@ LIFECYCLE_FAULTS = frozenset(
         FaultKind.DIES,
         FaultKind.NEVER_ENDS,
         FaultKind.DUPLICATE,
+        FaultKind.TOO_FEW,
+        FaultKind.TOO_MANY,
+        FaultKind.PART_REFUSED,
+        FaultKind.NEVER_DONE,
+        FaultKind.SHOWN_TWICE,
+        FaultKind.OTHERS_SHOWN,
+        FaultKind.UNTAGGED,
     }
 )
 #: Faults that change what an answer shows, not whether there is one.

@@ -11,6 +11,7 @@ The plugin prints the report: `pytest -p meshd.contract.plugin`.
 from __future__ import annotations
 
 from meshd.contract.cases.console import ConsoleCases
+from meshd.contract.cases.gang_answers import GangAnswerCases
 from meshd.contract.cases.gangs import GangCases
 from meshd.contract.cases.hygiene import HygieneCases
 from meshd.contract.cases.lifecycle import LifecycleCases, SpotCases, TerminateCases, UnexpectedAnswerCases
@@ -28,6 +29,7 @@ class ContractSuite(
     LaunchCases,
     ListCases,
     GangCases,
+    GangAnswerCases,
     FreshCases,
     TerminateCases,
     LifecycleCases,

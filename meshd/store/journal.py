@@ -115,7 +115,8 @@ class Journal(JournalDatabase):
 
     def knows_instance(self, provider: str, instance_id: str) -> bool:
         """Whether any record, gone or not, is of this instance."""
-        return bool(self.rows("SELECT 1 FROM machines WHERE provider = ? AND instance_id = ?", provider, instance_id))
+        query = "SELECT 1 FROM machines WHERE provider = ? AND instance_id = ? AND instance_id <> ''"  # by the index
+        return bool(self.rows(query, provider, instance_id))
 
     def put(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -96,6 +96,14 @@ def _token(tags: Mapping[str, str], raw: Mapping[str, Any]) -> str:
     gang = tags.get(GANG_TAG, "")
     own = machine_at(gang, int(raw.get("AmiLaunchIndex", -1))) if gang else tags.get("Name", "")
     return tags.get(MACHINE_TAG) or own
+
+
+def named_by_index(instance: Instance, raw: Mapping[str, Any], gang: str) -> Instance:
+    """The instance of a gang's answer, with the name at its index where EC2 shows none.
+
+    Without its tags no listing finds the instance, so it must not be forgotten: its id is all that is known of it.
+    """
+    return instance if instance.token else replace(instance, token=machine_at(gang, int(raw.get("AmiLaunchIndex", -1))))
 
 
 def to_state(vendor_state: str, reason_code: str = "") -> InstanceState:

@@ -29,6 +29,7 @@ from providers.aws.mapping import (
     cluster_filter,
     gang_filter,
     gang_parameters,
+    named_by_index,
     run_parameters,
     to_instance,
     token_filter,
@@ -133,7 +134,7 @@ class AwsProvider:
                 region, gang_filter(request.id), partial(self._instance, region), "launch"
             )  # fmt: skip
             return _in_order(request, found, error)
-        made = [to_instance(raw, region, request.offer.usd_per_hour) for raw in rows]
+        made = [named_by_index(to_instance(raw, region, request.offer.usd_per_hour), raw, request.id) for raw in rows]
         for instance in made:
             self._fresh.see(instance.id)
         return _in_order(request, made)
@@ -221,10 +222,11 @@ def _in_order(
     """The instances in the order of the request's names.
 
     Raises:
-        Uncertain: some are missing, or EC2 shows one name twice.
+        Uncertain: some are missing, or EC2 shows one name or one instance twice.
     """
     by_token = {instance.token: instance for instance in found}
-    if len(found) == len(request.tokens) and all(token in by_token for token in request.tokens):
+    ids = {instance.id for instance in found}
+    if len(found) == len(ids) == len(request.tokens) and all(token in by_token for token in request.tokens):
         return [by_token[token] for token in request.tokens]
     text = f"the gang's machines cannot be told apart: {len(by_token)} of {len(request.tokens)} names are known"
     words = error.vendor_text if error is not None else text

@@ -63,7 +63,7 @@ POOLS = (*CLOUDS, "any")
 STEPS_S = 1.0
 """Real time that a round waits for its steps, in seconds. A step may continue in the next round."""
 _TOKEN = re.compile(r"join-token=(\S+)")
-_PARTS: Mapping[str, Any] = {"gpu": "h100", "gpus_per_node": 1, "max_nodes": 3, "spot": "prefer"}
+_PARTS: Mapping[str, Any] = {"gpu": "h100", "gpus_per_node": 1, "max_nodes": 4, "spot": "prefer"}
 
 
 class RoundClock(ManualClock):
@@ -95,11 +95,12 @@ class Slurmctld(Slurm):
 
 @dataclass
 class Agent:
-    """The node agent of one machine."""
+    """The node agent of one machine. The cloud's metadata service tells it `instance_id`."""
 
     machine: RentedMachine
     source: str
     peer: TailnetPeer
+    instance_id: str
     http: aiohttp.ClientSession
     node_token: str = ""
     joined: bool = False
@@ -142,7 +143,9 @@ class Agent:
         name = self.machine.gpu_name
         gpus = tuple(GpuFact(i, name, f"GPU-{i}", 81559, f"/dev/nvidia{i}") for i in range(self.machine.gpus))
         shape = NodeShape(26, 1, 1, 26, 1, 200_000)
-        return NodeFacts(shape, gpus, "24.11.5", "1.102.5", "0.1.0", "debian 13", "x86_64", 0.0)
+        return NodeFacts(
+            shape, gpus, "24.11.5", "1.102.5", "0.1.0", "debian 13", "x86_64", 0.0, instance_id=self.instance_id
+        )
 
 
 class FiveClouds:
@@ -239,7 +242,9 @@ class FiveClouds:
         where = f"{index // 250}.{index % 250 + 1}"
         peer = TailnetPeer(f"n{index}", machine.token, f"100.64.{where}", online=True)
         http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(local_addr=(f"127.3.{where}", 0)))
-        return Agent(machine, f"127.3.{where}", peer, http)
+        cloud = next(name for name, ledger in self.ledgers.items() if machine in ledger.everything())
+        instance_id = f"{machine.zone}/{machine.token}" if cloud == "gce" else machine.id
+        return Agent(machine, f"127.3.{where}", peer, instance_id, http)
 
     async def whois(self, address: str) -> TailnetPeer:
         """The peer of a loopback address."""
@@ -260,7 +265,7 @@ class _Stage1:
         self._tokens = tokens
 
     async def user_data(self, machine: Record) -> UserData:
-        token = self._tokens.join_token(machine.name).get_secret_value()
+        token = self._tokens.join_token(machine.gang or machine.name).get_secret_value()
         return UserData(f"#!/bin/sh\n# join-token={token}\n", "a" * 64)
 
     def own_key(self, provider: str) -> bool:

@@ -144,7 +144,10 @@ class AwsRig(SandboxRig):
     factory = create_aws
     where = "endpoint_url"
     secret_setting = "secret_access_key"
-    unsupported: ClassVar[Mapping[FaultKind, str]] = {FaultKind.DUPLICATE: "a client token never makes two instances"}
+    unsupported: ClassVar[Mapping[FaultKind, str]] = {
+        FaultKind.DUPLICATE: "a client token never makes two instances",
+        FaultKind.NEVER_DONE: "its calls have no operations",
+    }
     permissions = (
         "ec2:DescribeInstances",
         "ec2:DescribeInstanceTypes",
@@ -227,7 +230,8 @@ class GceRig(SandboxRig):
     where = "api_endpoint"
     secret_setting = "service_account"
     unsupported: ClassVar[Mapping[FaultKind, str]] = {
-        FaultKind.DUPLICATE: "a zone has a name only once, and a request id makes one machine"
+        FaultKind.DUPLICATE: "a zone has a name only once, and a request id makes one machine",
+        FaultKind.SHOWN_TWICE: "the answer to its call shows no machines",
     }
     permissions = (
         "compute.instances.list",

@@ -10,6 +10,7 @@ import base64
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -153,15 +154,22 @@ class Ec2Cloud:
         number = self._check(form, region, kind)
         if self.run_limits is not None and not self.run_limits.take(region, number, self.ledger.now()):
             raise Ec2Error(*refusals_of(spot=is_spot(form))[FaultKind.THROTTLED])
-        form = {**form, "MinCount": str(number), "MaxCount": str(number)}
-        reply = self._backend.forward(environ, form)
+        form = {**form, **dict.fromkeys(("MinCount", "MaxCount"), str(_made_instead(number, call_faults)))}
+        reply = self._backend.forward(environ, _untagged(form) if call_faults.has(FaultKind.UNTAGGED) else form)
         made = [found[1].decode() for found in INSTANCE_ID.finditer(reply.body)]
         if not made:
             return reply
         machines = [self._made(form, region, kind, one, call_faults, place) for place, one in enumerate(made)]
         reply = Reply(reply.status, reply.headers, without_address(reply.body, machines[0]))
+        if call_faults.has(FaultKind.PART_REFUSED):
+            raise Ec2Error(*refusals_of(spot=is_spot(form))[FaultKind.NO_CAPACITY])
+        others = [known[2] for known in self._tokens.values()]
         if token:
             self._tokens[region, token] = (shape, made, reply)
+        if others and call_faults.has(FaultKind.OTHERS_SHOWN):
+            return others[-1]
+        if call_faults.has(FaultKind.SHOWN_TWICE):
+            return replace(reply, body=reply.body.replace(made[-1].encode(), made[0].encode()))
         return reply
 
     def _dry_run(self, action: str, form: Form, region: str) -> Reply:
@@ -229,7 +237,7 @@ class Ec2Cloud:
                 usd_per_hour=self._spot.usd_per_hour(region, zone, kind) if spot else self._on_demand(region, kind),
                 user_data=base64.b64decode(form.get("UserData", "")).decode("utf-8", "replace"),
                 spot=spot,
-                tags=tags,
+                tags={} if call_faults.has(FaultKind.UNTAGGED) else tags,
                 metadata={
                     "http_tokens": form.get("MetadataOptions.HttpTokens", "optional"),
                     "hop_limit": form.get("MetadataOptions.HttpPutResponseHopLimit", "1"),
@@ -296,3 +304,14 @@ class Ec2Cloud:
             values = {f"{stem}.Value.{n}": i for n, i in enumerate(ids or ["i-00000000000000000"], 1)}
             return {**kept, key: "instance-id", **values}
         return form
+
+
+def _made_instead(number: int, call_faults: CallFaults) -> int:
+    """How many instances a call makes that is to make `number`."""
+    if call_faults.has(FaultKind.PART_REFUSED):
+        return max(1, number // 2)
+    return number - call_faults.has(FaultKind.TOO_FEW) + call_faults.has(FaultKind.TOO_MANY)
+
+
+def _untagged(form: Form) -> Form:
+    return {key: value for key, value in form.items() if not key.startswith("TagSpecification.")}

@@ -200,14 +200,29 @@ class GceCloud(StandIn):
         if taken:
             path = f"projects/{request.match_info['project']}/zones/{zone}/instances/{taken[0]}"
             failure = 409, "RESOURCE_ALREADY_EXISTS", f"The resource '{path}' already exists"
+        others = [one for one in self._requests.values() if one is not operation]
         if failure is not None:
             operation.failure = failure
         else:
-            for place, name in enumerate(names if room is None else names[:room]):
+            for place, name in enumerate(self._made_instead(names if room is None else names[:room])):
                 part = self._operations.begin("insert", zone, name, group=operation.name)
                 operation.parts.append(part)
                 self._made(single_body(bulk["instanceProperties"], name, zone), zone, part, place)
-        return web.json_response(self._told(request, operation, fresh=True))
+        if self.call_faults.has(FaultKind.PART_REFUSED):
+            status, code, words = _LATE[FaultKind.NO_CAPACITY]
+            operation.failure = status, code, words.format(zone=zone)
+        operation.never_done = self.call_faults.has(FaultKind.NEVER_DONE)
+        shown = others[-1] if others and self.call_faults.has(FaultKind.OTHERS_SHOWN) else operation
+        return web.json_response(self._told(request, shown, fresh=True))
+
+    def _made_instead(self, names: list[str]) -> list[str]:
+        """The names of the machines that a call makes that is to make these."""
+        call_faults = self.call_faults
+        if call_faults.has(FaultKind.PART_REFUSED) or call_faults.has(FaultKind.NEVER_DONE):
+            return names[: max(1, len(names) // 2)]
+        if call_faults.has(FaultKind.TOO_FEW):
+            return names[:-1]
+        return [*names, f"instance-{number(names[0])[:8]}"] if call_faults.has(FaultKind.TOO_MANY) else names
 
     def _why_not(self, kind: str, zone: str, room: int = 1, least: int = 1) -> Failure | None:
         call_faults = self.call_faults
@@ -229,8 +244,9 @@ class GceCloud(StandIn):
         price = self._prices.usd(region, kind.name, spot=spot)
         extra = self._prices.usd(region, card, spot=spot) if body.get("guestAccelerators") else 0.0
         machine_id = number(f"{zone}/{name}/{operation.name}")
+        labels = {} if self.call_faults.has(FaultKind.UNTAGGED) else dict(body.get("labels") or {})
         self._ids[zone, name] = machine_id
-        self._bodies[machine_id] = body
+        self._bodies[machine_id] = {**body, "labels": labels}
         operation.machine_id = machine_id
         self.ledger.add(
             NewMachine(
@@ -244,7 +260,7 @@ class GceCloud(StandIn):
                 usd_per_hour=(price or _FALLBACK_USD_PER_HOUR) + count * (extra or 0.0),
                 user_data=metadata_of(body).get("startup-script", ""),
                 spot=spot,
-                tags=dict(body.get("labels") or {}),
+                tags=labels,
                 metadata=metadata_of(body),
             ),
             self.call_faults,

@@ -18,7 +18,7 @@ Failure = tuple[int, str, str]
 class Operation:
     """One operation on a machine. Its result follows from the machine's state, unless it failed at once.
 
-    `parts` are the inserts of a bulkInsert, whose `group` is its name.
+    `parts` are the inserts of a bulkInsert, whose `group` is its name. `never_done`: it never ends.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Operation:
     failure: Failure | None = None
     group: str = ""
     parts: list[Operation] = field(default_factory=list)
+    never_done: bool = False
 
 
 class Operations:
@@ -94,7 +95,7 @@ class Operations:
         failure = one.failure or _late_failure(one, machine)
         machines = {m.id: m for m in self._ledger.everything()} if one.parts else {}
         over = [_is_done(part, machines.get(part.machine_id)) for part in one.parts] or [_is_done(one, machine)]
-        done = not fresh and (failure is not None or all(over))
+        done = not (fresh or one.never_done) and (failure is not None or all(over))
         body: dict[str, Any] = {
             "kind": "compute#operation",
             "id": number(one.name),

@@ -175,7 +175,7 @@ class CreateCalls:
         """The instances by the machines' names.
 
         Raises:
-            Uncertain: the answer lacks some.
+            Uncertain: the answer lacks some, or does not fit the request. The listings then show what was made.
         """
         first, can_tag = machines[0], provider.capabilities.tags
         if not first.gang:
@@ -184,17 +184,38 @@ class CreateCalls:
                 token=first.name, cluster=self._cluster, offer=first.offer, user_data=user_data,
                 tags=tags if can_tag else {},
             )  # fmt: skip
-            return {first.name: await provider.launch(request)}
+            return self._checked(machines, [await provider.launch(request)])
         if not isinstance(provider, GangLauncher):  # the same call cannot be made again: the listings settle it
             text = "the provider does not rent gangs any more"
             raise Uncertain(text, provider=first.provider, operation="launch")
         tags = {CLUSTER_TAG: self._cluster, GANG_TAG: first.gang}
         names = gang_machines(first.gang)
         gang = GangRequest(first.gang, names, self._cluster, first.offer, user_data, tags if can_tag else {})
-        made = {instance.token: instance for instance in await provider.launch_gang(gang)}
-        if not made.keys() >= {machine.name for machine in machines}:
-            text = f"the answer has {len(made)} of {len(names)} machines"
-            raise Uncertain(text, provider=first.provider, operation="launch")
+        return self._checked(machines, await provider.launch_gang(gang))
+
+    def _checked(self, machines: Sequence[Machine], answer: Sequence[Instance]) -> dict[str, Instance]:
+        """The instances of an answer by the machines' names.
+
+        An instance is one machine's alone: who ends a machine must not end another one's instance.
+
+        Raises:
+            Uncertain: as `_call`.
+        """
+        named = {instance.token: instance for instance in answer}
+        if len(answer) == 1 and not answer[0].token:
+            named = {machines[0].name: answer[0]}
+        made: dict[str, Instance] = {machine.name: named[machine.name] for machine in machines if machine.name in named}
+        provider, journal = machines[0].provider, self._machine_store.journal
+        others = sorted(one.id for one in made.values() if journal.knows_instance(provider, one.id))
+        text = ""
+        if len(made) < len(machines):
+            text = f"the answer has {len(made)} of {len(machines)} machines"
+        elif len({instance.id for instance in answer}) < len(answer):
+            text = "the answer has one instance under several names"
+        elif others:
+            text = f"the answer has {others[0]}, which is another machine's"
+        if text:
+            raise Uncertain(text, provider=provider, operation="launch")
         return made
 
     def _learn_rate(self, rate: CallRate, sent_s: float, error: ProviderError) -> None:

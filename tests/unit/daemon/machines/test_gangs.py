@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from meshd.provider_api import (
     GANG_TAG,
     GangRequest,
     Instance,
+    LaunchRequest,
 )
 from tests.unit.daemon.small import Cloud, GangCloud, Small
 from tests.unit.worlds import OFFER
@@ -133,6 +135,45 @@ async def test_an_answer_without_some_of_the_machines_is_unclear(small: Small) -
     cloud(small).launch_gang = a_part  # type: ignore[method-assign]
     machines = await ordered(small, requested(small, 1, 2, 3))
     assert {(m.phase, m.create_unclear_at is not None) for m in machines} == {(Phase.LAUNCHING, True)}
+
+
+async def test_an_answer_with_one_instance_under_two_names_is_unclear(small: Small) -> None:
+    made = cloud(small).launch_gang
+
+    async def doubled(request: GangRequest) -> Sequence[Instance]:
+        first, *others, last = await made(request)
+        return [first, *others, replace(last, id=first.id)]
+
+    cloud(small).launch_gang = doubled  # type: ignore[method-assign]
+    machines = await ordered(small, requested(small, 1, 2, 3))
+    assert {(m.phase, m.instance_id) for m in machines} == {(Phase.LAUNCHING, "")}, "ending one would end two"
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_an_answer_with_another_machines_instance_is_unclear(small: Small, *, gone: bool) -> None:
+    (other,) = await ordered(small, requested(small, 9, gang=""))
+    for phase in (Phase.TERMINATING, Phase.GONE) if gone else ():
+        small.machine_store.move(other.name, phase, "it has ended")
+    made = cloud(small).launch_gang
+
+    async def anothers(request: GangRequest) -> Sequence[Instance]:
+        return [replace(one, id=other.instance_id) if n == 0 else one for n, one in enumerate(await made(request))]
+
+    cloud(small).launch_gang = anothers  # type: ignore[method-assign]
+    machines = await ordered(small, requested(small, 1, 2, 3, gang="h100-1")[-3:])
+    assert {(m.phase, m.create_unclear_at is not None) for m in machines} == {(Phase.LAUNCHING, True)}
+
+
+@pytest.mark.parametrize("token", ["lab-h100-7-zzzzzz", ""])
+async def test_the_answer_to_a_single_call_may_lack_the_name_but_has_no_other(small: Small, token: str) -> None:
+    made = small.cloud.launch
+
+    async def renamed(request: LaunchRequest) -> Instance:
+        return replace(await made(request), token=token)
+
+    small.cloud.launch = renamed  # type: ignore[method-assign]
+    (one,) = await ordered(small, requested(small, 1, gang=""))
+    assert one.phase is (Phase.LAUNCHING if token else Phase.BOOTING)
 
 
 async def test_a_gang_that_loses_a_machine_before_its_call_is_another_gang(small: Small) -> None:
