@@ -106,6 +106,7 @@ class Sections:
         self._quiet_failures = quiet_failures
         self._kinds = {kind.name: kind for kind in kinds}
         self._changed = threading.Condition()
+        self._looking = threading.Lock()
         self._held: dict[str, _Held] = {}
         self._moved: Callable[[], None] = lambda: None
         self.version = 0
@@ -220,6 +221,7 @@ class Sections:
             self._end(kind, held, FAILED, f"its value cannot be used ({type(error).__name__}: {error})")
         else:
             held.failures = 0
+            self._look(kind, held)  # what was found wrong while it was applied need not hold any more
             self._end(kind, held, APPLIED, "")
 
     def _pause(self, kind: Kind, held: _Held, pause_s: float) -> None:
@@ -259,13 +261,18 @@ class Sections:
         """Look for faults once. A look that fails itself leaves those that were known."""
         for kind in self._kinds.values():
             held = self._held.get(kind.name)
-            if held is None or kind.faults is None:
-                continue
+            if held is not None:
+                self._look(kind, held)
+
+    def _look(self, kind: Kind, held: _Held) -> None:
+        if kind.faults is None:
+            return
+        with self._looking:  # one after another: the last word is that of the look which began last
             try:
                 found = list(kind.faults(self._node, held.value))
             except (NodeError, OSError) as error:
                 say(f"{kind.name} cannot be looked at: {error}")
-                continue
+                return
             with self._changed:
                 news = list(held.faults) != found
                 held.faults = found
@@ -274,8 +281,8 @@ class Sections:
                     news = True
                     self._changed.notify_all()
                 self.version += news
-            if news:
-                self._moved()
+        if news:
+            self._moved()
 
 
 def _usable(one: dict[str, Any]) -> bool:

@@ -149,6 +149,23 @@ async def test_a_fault_is_told_until_it_is_over(tmp_path: Path) -> None:
     assert held.sections.faults() == []
 
 
+async def test_a_fault_from_before_it_was_applied_is_over_with_that(tmp_path: Path) -> None:
+    """The head would drain the node for a share that was about to be mounted."""
+    work = Work()
+    held = Held(tmp_path, work.kind("one"))
+    work.may.clear()
+    held.sections.put("one", A, {"n": 1})
+    held.start()
+    work.faults = [Fault("share_lost", "/data is not mounted", again=True)]
+    held.sections.look()
+    assert len(held.sections.faults()) == 1
+    work.faults = []
+    work.may.set()
+    await until(lambda: held.states() == {"one": (A, "applied")})
+    assert held.sections.faults() == []
+    assert work.done == [1]
+
+
 def test_a_section_that_the_agent_does_not_know_is_refused(tmp_path: Path) -> None:
     held = Held(tmp_path, Work().kind("one"))
     for name, digest in (("two", A), ("../one", A), ("one", "no digest"), ("one", "")):
