@@ -42,6 +42,22 @@ class Shares:
         text = await self.lab.inside(machine, "cat", "/proc/mounts")
         return sorted(line.split()[1] for line in text.splitlines() if "nfs4" in line.split()[2])
 
+    async def one_node(self) -> tuple[str, Any]:
+        """A node that takes jobs with the home mounted, and no other: its slot, and its row of `meshctl nodes`.
+
+        A node of the scenario before gets its shares again meanwhile, and is unfit until it has them.
+        """
+        await self.lab.have(1)
+        ((slot, row),) = (await self.lab.by_slot()).items()
+
+        async def there() -> bool:
+            well = (await self.lab.slots())[slot].states == {"IDLE"} and "share" in (await self.lab.features())[slot]
+            unfit = (await self.lab.nodes())[row["machine"]]["unfit"]
+            return well and not unfit and await self.mounted(row["machine"]) == ["/home"]
+
+        await self.lab.until(there, f"{slot} has its share and takes jobs")
+        return slot, row
+
     async def unfit(self, machine: str, why: str) -> Any:
         async def look() -> Any:
             row = (await self.lab.nodes())[machine]
@@ -93,13 +109,12 @@ async def test_init_share_sets_up_the_server_once_and_takes_it_back(shares: Shar
 async def test_a_jobs_output_is_in_the_home_on_the_head(shares: Shares, figure: Callable[[str], None]) -> None:
     lab = shares.lab
     await lab.head.run("chmod", "0700", HOME)
-    await lab.have(1)
-    ((slot, row),) = (await lab.by_slot()).items()
+    slot, row = await shares.one_node()
     assert await shares.mounted(row["machine"]) == ["/home"]
     assert await shares.exported() == {f"/home {row['address']}"}
     assert "share" in (await lab.features())[slot]
     script = "umask 077; echo $SLURM_JOB_ID >mine; mkdir -p made; echo done"
-    job = await lab.sbatch(script, f"--chdir={HOME}", f"--output={HOME}/%j.out")
+    job = await lab.sbatch(script, f"--chdir={HOME}", f"--output={HOME}/%j.out", f"--nodelist={slot}")
     await lab.completed(job)
     kept = await lab.head.run("stat", "-c", "%U %a", f"{HOME}/mine", f"{HOME}/{job}.out")
     assert kept.text.split() == [USER, "600", USER, "644"]
@@ -113,14 +128,14 @@ async def test_a_dead_server_drains_nodes_and_ends_no_job_and_a_new_node_waits_f
     shares: Shares, figure: Callable[[str], None]
 ) -> None:
     lab = shares.lab
-    await lab.have(1)
-    ((slot, row),) = (await lab.by_slot()).items()
+    slot, row = await shares.one_node()
     machine = row["machine"]
     beats = f"{HOME}/beats"
     script = f"until [ -e {HOME}/enough ]; do date +%s >>{beats}; sleep 0.2; done; echo done"
-    job = await lab.sbatch(script, f"--chdir={HOME}", f"--output={HOME}/%j.out")
+    job = await lab.sbatch(script, f"--chdir={HOME}", f"--output={HOME}/%j.out", f"--nodelist={slot}")
     await lab.running(job)
 
+    before = await lab.last_event()
     await shares.server("stop")
     began = time.monotonic()
     try:
@@ -137,6 +152,8 @@ async def test_a_dead_server_drains_nodes_and_ends_no_job_and_a_new_node_waits_f
 
         await lab.until(says_why, "the new machine says what it waits for")
         assert set(await lab.nodes()) > {machine}, "the old one is not replaced"
+        drains = [one for one in await lab.events(before) if one["kind"] == "drained" and one["machine"] == machine]
+        assert len(drains) == 1, "it is drained once"
     finally:
         await shares.server("start")
     began = time.monotonic()
@@ -154,8 +171,7 @@ async def test_a_rebooted_node_has_its_shares_before_it_takes_jobs(
     shares: Shares, figure: Callable[[str], None]
 ) -> None:
     lab = shares.lab
-    await lab.have(1)
-    ((slot, row),) = (await lab.by_slot()).items()
+    slot, row = await shares.one_node()
     machine = row["machine"]
     took_s = await lab.reboot(machine)
     assert await shares.mounted(machine) == ["/home"]
@@ -168,8 +184,7 @@ async def test_a_rebooted_node_has_its_shares_before_it_takes_jobs(
 @pytest.mark.any_machines
 async def test_shares_come_and_go_with_the_settings_and_one_that_is_used_stays(shares: Shares) -> None:
     lab = shares.lab
-    await lab.have(1)
-    ((slot, row),) = (await lab.by_slot()).items()
+    slot, row = await shares.one_node()
     machine = row["machine"]
     await shares.settings(SHARES + DATA)
 
