@@ -56,6 +56,8 @@ def noticed(machine: Machine, given: PlanInput) -> Step | None:
     node = given.node(machine)
     if given.slurm is None or given.slurm_at is None or node is None:
         return None  # unknown is not idle
+    if given.slurm_at <= machine.phase_since:
+        return None  # Slurm was read before the machine was READY: a job may have come since
     if node.up and not node.drained:
         return Drain(machine.name, words(machine.preempted_at), machine.slot)
     if machine.phase is Phase.READY and given.idle(machine) and _read_since_drained(machine, given.slurm_at):

@@ -71,6 +71,12 @@ def test_without_a_job_it_is_given_back_once_slurm_was_read_after_the_drain() ->
     assert step(noticed(drained_at=NOW), "IDLE", "DRAIN") is None
 
 
+def test_what_slurm_said_before_it_was_ready_says_nothing_of_its_jobs() -> None:
+    just = replace(noticed(), phase_since=NOW)
+    assert step(just, "IDLE", "CLOUD", "POWERED_DOWN") is None
+    assert isinstance(step(noticed(), "IDLE", "CLOUD", "POWERED_DOWN"), p.Move)
+
+
 @pytest.mark.parametrize("phase", [Phase.CONFIGURING, Phase.TESTING])
 def test_one_that_has_not_joined_yet_is_given_up(phase: Phase) -> None:
     found = step(noticed(phase=phase), "IDLE")
