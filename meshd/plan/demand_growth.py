@@ -81,6 +81,7 @@ class DemandGrowth:
         self._given = given
         self._money = money
         self._snapshot = snapshot
+        self._users = {job.id: job.user for job in given.slurm.jobs if job.configuring} if given.slurm else {}
         self._tried = TriedAlone(desired, pool, machines, have)
         self._hindrance = hindrance_of(desired, pool, given)
         leaving = [m for m in machines if leaves_soon(m, given)]
@@ -201,7 +202,8 @@ class DemandGrowth:
                 break
         tried = pool_is_tried or self._tried.is_tried(offer)
         call = f"{asked[0]}-{self._given.now.astimezone(UTC):%Y%m%d%H%M%S}" if len(asked) > 1 else ""
-        reason = f"Slurm powers it up for {gang.words}" if gang.jobs else "somebody powered it up"
+        whose = ", ".join(sorted({self._users[job] for job in gang.jobs if job in self._users})[:3])
+        reason = f"Slurm powers it up for {gang.words} of {whose}" if gang.jobs else "somebody powered it up"
         for slot in asked:
             yield RequestMachine(
                 slot, f"{reason}; it is tried alone first" if tried else reason, self._pool.name, offer,

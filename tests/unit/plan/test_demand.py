@@ -35,6 +35,8 @@ def test_each_slot_that_powers_up_for_a_job_gets_a_machine() -> None:
     found = decided(view(job(7, 2, 3), job(8, 5)))
     assert of_slots(found) == [("h100-2", ("7",)), ("h100-3", ("7",)), ("h100-5", ("8",))]
     assert all(step.by_queue for step in requests(found))
+    assert {job.user for job in view(job(7, 2)).jobs} == {"u"}
+    assert [step.reason.partition(" up ")[2] for step in requests(found)][1:] == ["for job 7 of u", "for job 8 of u"]
 
 
 def test_a_gang_is_one_call_and_a_lone_machine_is_a_call_of_its_own() -> None:
