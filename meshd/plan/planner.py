@@ -13,7 +13,7 @@ from datetime import datetime
 from meshd.model.desired import Desired
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Snapshot
-from meshd.model.plan import Plan, Remove, Step, Warn
+from meshd.model.plan import AdoptOrphan, Plan, Remove, RequestMachine, Step, Warn
 from meshd.plan.budget import kill_steps, withdrawn
 from meshd.plan.gang_orders import launched_together, with_calls
 from meshd.plan.lifecycle import contradiction_warning, next_step
@@ -85,11 +85,15 @@ def plan(
         late_ids=late_ids,
     )
     unsure = {m.name for m in alive if not m.instance_id}.union(busy)
-    steps += [
+    orphans = [
         step
         for step in orphan_steps(desired, snapshot, known, first_seen or {}, given)
         if step.subject not in busy and step.instance.token not in unsure
     ]
+    # What such a machine's pool lacks, and in which place, is known once it is adopted.
+    adopting = {step.pool for step in orphans if isinstance(step, AdoptOrphan)}
+    steps = [step for step in steps if not (isinstance(step, RequestMachine) and step.pool in adopting)]
+    steps += orphans
     steps = launched_together(steps, {machine.name: machine for machine in machines})
     return Plan(
         tuple(step for step in steps if not isinstance(step, Warn)),

@@ -36,7 +36,7 @@ from meshd.model.plan import CancelRemoval, RefusedDemand, RequestMachine
 from meshd.plan.demand import PoweredUp, powered_up
 from meshd.plan.demand_growth import MOVES_S
 from meshd.plan.ledger import budget_of
-from meshd.provider_api import Offer
+from meshd.provider_api import Offer, ProviderCapabilities
 from tests.clocks import SimClock
 from tests.live import live_settings
 from tests.property.sim import (
@@ -492,7 +492,9 @@ class QueueDaemon(Daemon):
         """No job waits for long while as many nodes are idle as it asks for. No machine is over the limit in USD."""
         world = self.world
         limit_usd = world.limit_usd or world.budget_usd
-        usd = sum(m.usd_per_hour for m in self.journal.machines() if m.phase is not Phase.REQUESTED)
+        # One that its cloud made, and refused, costs what it costs.
+        rented = [m for m in self.journal.machines() if m.phase is not Phase.REQUESTED and m.launch_attempts]
+        usd = sum(m.usd_per_hour for m in rented)
         if limit_usd is not None and usd > limit_usd + 1e-9:
             raise Violation(f"{usd:.2f} USD per hour, and the limit is {limit_usd:.2f}")
         ready = {m.slot for m in self.journal.machines() if m.phase is Phase.READY and not (m.removal or m.failure)}
@@ -533,11 +535,21 @@ class QueueDaemon(Daemon):
                 raise Violation(f"machines for job {job.id} are rented in {asked}, and it has some in {there}")
 
 
-async def live_with_queue(seed: int, directory: Path, rounds: int = 80) -> QueueWorld:
-    """One history: chaos, then none; every promise is checked on the way and at the end."""
+async def live_with_queue(seed: int, directory: Path, rounds: int = 80, *, wrong: float | None = None) -> QueueWorld:
+    """One history: chaos, then none; every promise is checked on the way and at the end.
+
+    Args:
+        seed: of the history.
+        directory: for its journal.
+        rounds: how long the chaos lasts.
+        wrong: how often the answer to a gang's create call is wrong; None: each machine has a call of its own.
+    """
     Violation.seen.clear()
     rng, places = random.Random(seed), random.Random(-seed)
     world = QueueWorld(rng, SimClock(START), lies=random.Random(-1 - seed))
+    if wrong is not None:
+        world.capabilities = ProviderCapabilities(idempotent_launch=True, gang_max=4)
+        world.wrong, world.answers = wrong, random.Random(-2 - seed)
     if seed % 3 == 0:
         world.limit_usd = 8.0
     elif seed % 3 == 1:

@@ -86,6 +86,15 @@ class Answer(StrEnum):
     KILLED = "kill -9 before it comes"
 
 
+class Wrong(StrEnum):
+    """What is wrong with the answer to a gang's call, however often it is made."""
+
+    TOO_FEW = "one machine is not made"
+    PART_REFUSED = "half are made, and it is refused then"
+    TWICE = "it shows the first machine in the place of the last, too"
+    OTHERS = "it shows other machines"
+
+
 @dataclass(frozen=True)
 class Called:
     """What becomes of a create call.
@@ -170,6 +179,9 @@ class World:
     creates: int = 0
     next_ip: int = 1
     lies: random.Random = field(default_factory=lambda: random.Random(0))
+    wrong: float = 0.0  # how often the answer to a gang's call is wrong
+    answers: random.Random = field(default_factory=lambda: random.Random(0))  # which ones
+    gangs: dict[str, Wrong | None] = field(default_factory=dict)  # by the gang's id, what is wrong with its answer
 
     def chance(self, p: float) -> bool:
         return self.faults and self.rng.random() < p
@@ -188,7 +200,24 @@ class World:
         return instance
 
     async def launch_gang(self, request: GangRequest) -> list[Instance]:
-        return await self._rent(request.offer, request.tokens)
+        wrong, tokens = self._wrong(request.id), request.tokens
+        if wrong is Wrong.TOO_FEW:
+            tokens = tokens[:-1]
+        elif wrong is Wrong.PART_REFUSED:
+            tokens = tokens[: len(tokens) // 2]
+        others = [self._instance(machine) for machine in self.machines.values()]
+        made = await self._rent(request.offer, tokens)
+        if wrong is Wrong.PART_REFUSED:
+            raise NoCapacity("sold out, after half of it was made")
+        if wrong is Wrong.TWICE:
+            return [*made[:-1], replace(made[-1], id=made[0].id)]
+        return others[-len(made) :] if wrong is Wrong.OTHERS and others else made
+
+    def _wrong(self, gang: str) -> Wrong | None:
+        if gang not in self.gangs:
+            lies = self.faults and self.answers.random() < self.wrong
+            self.gangs[gang] = self.answers.choice(list(Wrong)) if lies else None
+        return self.gangs[gang]
 
     async def _rent(self, offer: Offer, tokens: tuple[str, ...]) -> list[Instance]:
         """All of them, or none."""

@@ -24,7 +24,7 @@ from meshd.errors import (
 from meshd.gang_id import gang_id
 from meshd.model.cooldown import CooldownCause, CooldownKey
 from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, MachineName, PoolName, SlotName, machine_name
-from meshd.model.machine import FailureCause, Machine, Phase
+from meshd.model.machine import HOLDS_SLOT, FailureCause, Machine, Phase
 from meshd.model.plan import Adopt, AdoptOrphan, AskCloud, Launch, RequestMachine, Terminate, TerminateOrphan
 from meshd.plan.prices import price_words
 from meshd.provider_api import Instance, Provider
@@ -140,6 +140,10 @@ class CloudSteps:
         agent rejoins with its node token. One that is known, and was given up before it joined, may join.
         """
         now, instance = self._machine_store.now(), step.instance
+        holder = self._holder_of(step.slot)
+        if holder is not None:
+            log.warning("not_adopted", machine=instance.token, reason=f"{step.slot} is {holder.name}'s by now")
+            return
         before = self._machine_store.journal.machine(MachineName(instance.token))
         if before is None:
             JoinTokens(self._machine_store.journal).close(instance.token, "the journal had lost the machine", now)
@@ -155,6 +159,11 @@ class CloudSteps:
             ),
             step.reason,
         )  # fmt: skip
+
+    def _holder_of(self, slot: str) -> Machine | None:
+        """The machine whose slot it is. The journal is written at once, so no other gets it in between."""
+        machines = self._machine_store.journal.machines()
+        return next((m for m in machines if m.slot == slot and m.phase in HOLDS_SLOT), None)
 
     async def terminate_orphan(self, step: TerminateOrphan) -> None:
         """End an unknown machine, after one more look into the journal."""

@@ -206,8 +206,10 @@ class NodeSteps:
         """Take the machine out of Slurm, after one more look that no job is on it."""
         machine = self._machine_store.get(step.subject)
         view = await self._slurm.view()
-        jobs = view.running_on(step.slot)
         node = view.nodes.get(step.slot)
+        if node is not None and self._is_anothers(node, machine):
+            node = None  # what runs there is not this machine's: it is not in Slurm any more
+        jobs = view.running_on(step.slot) if node is not None else ()
         ours = node is not None and node.node_addr == machine.tailnet_ip
         busy = bool(jobs) or (node is not None and node.busy)
         cloud = node is not None and node.cloud
@@ -241,6 +243,11 @@ class NodeSteps:
         self._machine_store.change(
             machine.name, EventKind.LEFT, f"out of Slurm: {step.reason}", left_slurm=True, slurmd_started=slurmd_runs
         )
+
+    def _is_anothers(self, node: SlurmNode, machine: Machine) -> bool:
+        """Whether Slurm has another machine behind the node."""
+        others = (m for m in self._machine_store.journal.machines() if m.slot == node.name and m.name != machine.name)
+        return any(m.tailnet_ip == node.node_addr != "" for m in others)
 
     async def _power_down(self, node: SlurmNode, text: str, *, busy: bool) -> None:
         """Have Slurm switch off a CLOUD node that nothing is to run on any more.

@@ -55,6 +55,17 @@ def test_of_another_name_or_slot_it_is_ended() -> None:
         assert isinstance(steps(stray=replace(STRAY, token=token))[0], p.TerminateOrphan), token
 
 
+def test_no_machine_is_asked_for_beside_one_that_is_adopted() -> None:
+    """It would get the same slot, or be in another place than the rest of its gang."""
+    whole = snapshot(instances={"aws": Fresh((STRAY,), NOW)}, offers={"aws": Fresh((OFFER,), NOW)})
+    wanted = Desired("lab", {"h100": POOL}, {"h100": Target("h100", 4)})
+    for late in ((), {("aws", STRAY.id)}):
+        assert [type(step) for step in plan(wanted, (), whole, NOW, late_ids=late).steps] == [p.AdoptOrphan]
+    there = machine(Phase.BOOTING, index=3, instance_id=STRAY.id)
+    asked = [step.subject for step in plan(wanted, (there,), whole, NOW).steps if isinstance(step, p.RequestMachine)]
+    assert asked == ["h100-1", "h100-2", "h100-4"]
+
+
 def test_a_second_one_of_a_slot_is_ended() -> None:
     other = machine(Phase.READY, index=3, name="lab-h100-3-zzzzzz", instance_id="i-9")
     assert isinstance(steps(other)[0], p.TerminateOrphan)

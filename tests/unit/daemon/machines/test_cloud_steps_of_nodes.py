@@ -82,6 +82,16 @@ async def test_jobs_go_back_to_the_queue_before_a_dead_node_is_powered_down(smal
     assert small.slurm.orders == [f"down {SLOT}", f"power_down force {SLOT}"]
 
 
+@pytest.mark.parametrize("step", [p.Leave("", "", SLOT, forced=True), p.Leave("", "", SLOT, dead=True)])
+async def test_a_machine_leaves_a_slot_with_another_machine_as_it_is(small: Small, step: p.Leave) -> None:
+    other = machine(Phase.READY, name=f"{LEAVING.name}x", instance_id="i-other", tailnet_ip="100.64.0.77")
+    small.journal.put(other, "phase", "given", NOW)
+    m = give(small, LEAVING, "MIXED", job="RUNNING", address=other.tailnet_ip)
+    await do(small, replace(step, subject=m.name))
+    assert small.slurm.orders == [], "the job is not on this machine"
+    assert small.get(m.name).left_slurm
+
+
 async def test_a_dead_machine_under_a_job_that_waits_leaves_the_slot_to_the_next(small: Small) -> None:
     m = give(small, LEAVING, "MIXED", "POWERING_UP", job="CONFIGURING")
     await do(small, p.Leave(m.name, "gone", SLOT, dead=True))

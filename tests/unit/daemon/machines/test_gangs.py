@@ -12,12 +12,13 @@ from meshd.errors import AuthFailed, NoCapacity, RateLimited, Uncertain
 from meshd.gang_id import gang_machines
 from meshd.model.cooldown import CooldownKey
 from meshd.model.machine import Machine, Phase, Removal
-from meshd.model.plan import Launch, RequestMachine
+from meshd.model.plan import AdoptOrphan, Launch, RequestMachine
 from meshd.provider_api import (
     CLUSTER_TAG,
     GANG_TAG,
     GangRequest,
     Instance,
+    InstanceState,
     LaunchRequest,
 )
 from tests.unit.daemon.small import Cloud, GangCloud, Small
@@ -228,3 +229,10 @@ async def test_a_crash_between_the_journal_and_the_call_leaves_the_same_call_to_
     after = await ordered(small, machines)
     assert {m.phase for m in after} == {Phase.BOOTING}
     assert gang_machines(after[0].gang) == tuple(m.name for m in machines)
+
+
+async def test_no_machine_is_found_again_into_a_slot_that_has_one_by_now(small: Small) -> None:
+    (holder,) = await ordered(small, requested(small, 1, gang=""))
+    found = Instance("aws", "i-late", "lab-h100-1-zzzzzz", InstanceState.RUNNING, "r1", "g.1")
+    await small.cloud_steps.adopt_orphan(AdoptOrphan(found.token, "ours", found, OFFER, "h100", "h100-1"))
+    assert [machine.name for machine in small.journal.machines()] == [holder.name]
