@@ -5,9 +5,20 @@ Each phase has a deadline, which counts only the time in which meshd could have 
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from meshd.model.cooldown import CooldownCause, CooldownKey
 from meshd.model.machine import FailureCause, Machine, Phase
-from meshd.model.plan import Launch, MarkReady, Move, RecordPeer, RecordPublished, StartSlurmd, Step
+from meshd.model.plan import (
+    Launch,
+    MarkReady,
+    Move,
+    RecordPeer,
+    RecordPublished,
+    RestartSlurmd,
+    StartSlurmd,
+    Step,
+)
 from meshd.plan.devices import NO_IPV4, NO_IPV4_CURE
 from meshd.plan.fitness import unfit
 from meshd.plan.leaving import ended_step, fail, way_out
@@ -18,6 +29,9 @@ from meshd.plan.plan_input import PlanInput
 from meshd.plan.repair import record
 
 DEAD_KEY_CURE = "`meshctl rotate-key`; where meshd cannot mint, put a new reusable key in place first"
+
+REGISTERS_WITHIN = timedelta(seconds=10)
+"""Between the order to start slurmd and its registration in Slurm; many times what it takes on an idle machine."""
 
 
 def requested(machine: Machine, given: PlanInput) -> Step | None:
@@ -157,6 +171,8 @@ def testing(machine: Machine, given: PlanInput) -> Step | None:
         return MarkReady(machine.name, "slurmd answers")
     if step := published(machine, given):
         return step
+    if _missed(machine, given):
+        return RestartSlurmd(machine.name, "Slurm has its node switched off: it registered while Slurm was doing that")
     since, limit_s = both_since(given), _test_limit_s(machine, given)
     if since is not None and age_s(machine, given, max(since, machine.slurmd_start_ordered_at or since)) > limit_s:
         states = "+".join(sorted(node.states)) if node else "unknown to Slurm"
@@ -167,6 +183,19 @@ def testing(machine: Machine, given: PlanInput) -> Step | None:
             FailureCause.TEST,
         )
     return None
+
+
+def _missed(machine: Machine, given: PlanInput) -> bool:
+    """Whether slurmctld ignored the registration, as it does while it switches a node off. slurmd sends no other.
+
+    The slot may have its placeholder's address again.
+    """
+    node, ordered_at = given.slurm.nodes.get(machine.slot) if given.slurm else None, machine.slurmd_start_ordered_at
+    if node is None or given.slurm_at is None or ordered_at is None or not machine.slurmd_started:
+        return False
+    off = node.powered_down and not node.states & {"POWERING_DOWN", "POWERING_UP", "POWER_UP"}
+    again = machine.slurmd_restarted_at is not None and machine.slurmd_restarted_at > ordered_at
+    return off and not again and given.slurm_at > ordered_at + REGISTERS_WITHIN
 
 
 def _path_tested(machine: Machine, given: PlanInput) -> Step | None:

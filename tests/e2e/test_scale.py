@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -41,3 +42,16 @@ async def test_a_burst_is_few_reconfigures(form: str, lab: Lab, figure: Callable
     reconfigures = await lab.reconfigures() - before
     figure(f"{form}: 8 machines given back in {down['elapsed_s']:.1f} s with {reconfigures} reconfigures")
     assert (1 if form == "by_hand" else 0) <= reconfigures <= 3
+
+
+async def test_a_machine_that_boots_while_slurm_still_switches_its_slot_off(lab: Lab) -> None:
+    """slurmctld ignores what registers meanwhile, and slurmd says it once."""
+    ready = asyncio.create_task(lab.have(1))
+
+    async def rented() -> str | None:
+        return next(iter(await lab.by_slot()), None)
+
+    slot = await lab.until(rented, "a machine is rented")
+    await lab.head.run("scontrol", "update", f"nodename={slot}", "state=power_down_force")
+    await ready
+    assert await lab.srun("-N1", "printenv", "SLURMD_NODENAME") == slot

@@ -422,6 +422,19 @@ def test_testing_is_accepted_or_given_up() -> None:
     assert to(step(old, around(old, "UNKNOWN"))) is Phase.DRAINING
 
 
+def test_a_registration_that_slurm_ignored_is_repeated_once() -> None:
+    m = machine(Phase.TESTING, age_s=20, slurmd_start_ordered_at=ago(20), slurmd_started=True)
+    off = ("IDLE", "CLOUD", "POWERED_DOWN")
+    assert isinstance(step(m, around(m, *off)), p.RestartSlurmd)
+    placeholder = around(m, slurm=Fresh(slurm(node(m, *off, node_addr="127.0.0.1")), NOW))
+    assert isinstance(step(m, placeholder), p.RestartSlurmd)
+    assert step(m, around(m, *off, "POWERING_DOWN")) is None, "Slurm would ignore the next one too"
+    assert step(m, around(m, "IDLE", "CLOUD", "POWERING_UP")) is None
+    assert step(m, around(m, *off, "POWER_UP")) is None
+    assert step(replace(m, slurmd_restarted_at=ago(5)), around(m, *off)) is None
+    assert step(replace(m, slurmd_start_ordered_at=ago(5)), around(m, *off)) is None, "it may only just register"
+
+
 # -- at work, and the way out -----------------------------------------------------------------------------------------
 
 
