@@ -119,7 +119,10 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     guards = Guards(live, metrics, clock)
     providers = guards.around_all(ports.providers)
     tailnet = TailnetWatcher(ports.tailscaled, clock, poll_interval_s=settings.tailnet.poll_interval_s)
-    sources = Sources(providers, ports.slurm, keys, journal, live, clock, awake.set)
+    sources = Sources(
+        providers, ports.slurm, keys, journal, live, clock, awake.set,
+        open_slots=lambda: machines.controller.last.plan.open_slots if machines.controller.last else {},
+    )  # fmt: skip
     lag, reports, logs = LoopLag(clock), NodeReports(store.node_event), NodeLogs(agents, clock)
     machine_logs = MachineLogs(
         agents, providers, ports.kept_logs, clock, lambda machine: nodes.node_tokens.keep_out_of_texts(machine)

@@ -16,6 +16,7 @@ from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.observe.source import Source, sources_of
 from meshd.model.machine import Phase
 from meshd.model.observed import Observation, SlurmView, value_of
+from meshd.model.plan import OpenSlots
 from meshd.provider_api import Instance, Offer, Provider
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
@@ -51,6 +52,7 @@ class Sources:
         live: the settings.
         journal: how often a source is read follows from it.
         changed: called after each read.
+        open_slots: by pool that Slurm's queue drives, which of its free slots are open, as the last plan says.
     """
 
     def __init__(
@@ -62,9 +64,10 @@ class Sources:
         live: LiveSettings,
         clock: Clock,
         changed: Callable[[], None],
+        open_slots: Callable[[], Mapping[str, OpenSlots]] = dict,
     ) -> None:
         self._changed = changed
-        intervals = PollIntervals(journal, live)
+        self._intervals = intervals = PollIntervals(journal, live, open_slots)
         self.listings = {
             name: Source(
                 f"provider:{name}",
@@ -78,8 +81,7 @@ class Sources:
         }
         self.offers = {
             name: Source(
-                f"offers:{name}", _offers(provider), clock, interval_s=lambda: live.settings.timing.offers_interval_s,
-                changed=changed,
+                f"offers:{name}", _offers(provider), clock, interval_s=partial(self._offers_s, name), changed=changed,
             )
             for name, provider in providers.items()
         }  # fmt: skip
@@ -105,6 +107,9 @@ class Sources:
     def list_again(self, provider: str) -> None:
         """Have a provider's machines listed soon."""
         self.listings[provider].hurry()
+
+    def _offers_s(self, provider: str) -> float:
+        return self._intervals.offers_s(provider, self.offers[provider].current)
 
     def seen_offers(self) -> dict[str, Observation[tuple[Offer, ...]]]:
         """What each provider's offers were when they were read last."""
@@ -176,15 +181,21 @@ each (docs/benchmarks.md), so this holds it at 4 % of one core."""
 LISTED_FAST_PER_S = 2000.0
 """The same while somebody waits for a cloud's news: 10,000 once in 5 s."""
 
+SOLD_OUT_S = 60.0
+"""How often offers are read while a pool's slots are closed, and its cloud showed none free."""
+
 _CLOUD_AWAITED = frozenset({Phase.LAUNCHING, Phase.TERMINATING})
 
 
 class PollIntervals:
     """Looks at the journal once for each of its revisions."""
 
-    def __init__(self, journal: Journal, live: LiveSettings) -> None:
+    def __init__(
+        self, journal: Journal, live: LiveSettings, open_slots: Callable[[], Mapping[str, OpenSlots]] = dict
+    ) -> None:
         self._journal = journal
         self._live = live
+        self._open_slots = open_slots
         self._revision = -1
         self._slurm_fastest_s = float("inf")
         self._clouds_awaited: frozenset[str] = frozenset()
@@ -214,6 +225,15 @@ class PollIntervals:
         if provider in self._clouds_awaited:
             return max(min(CLOUD_FAST_S, interval_s), count / LISTED_FAST_PER_S)
         return max(interval_s, count / LISTED_PER_S)
+
+    def offers_s(self, provider: str, seen: Observation[tuple[Offer, ...]]) -> float:
+        """Seconds between two looks at a cloud's offers: less while closed slots wait for what it will have again."""
+        interval_s, pools = self._live.settings.timing.offers_interval_s, self._live.settings.pools
+        closed = (pools[name] for name, one in self._open_slots().items() if one.code is not None and name in pools)
+        awaited = any(provider in pool.providers for pool in closed)
+        if awaited and any(offer.available is False for offer in value_of(seen) or ()):
+            return min(SOLD_OUT_S, interval_s)
+        return interval_s
 
     def cloud_spacing_s(self, provider: str) -> float:
         """The least seconds between two listings of a cloud, however much somebody hurries."""

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from meshd.codes import DemandCode
+from meshd.config import PoolSettings
 from meshd.daemon.observe.source import Source
 from meshd.daemon.observe.sources import PollIntervals
+from meshd.model.observed import Fresh, Unavailable
+from meshd.model.plan import OpenSlots
 from meshd.store.journal import Journal
 from tests.bench import fleet
 from tests.clocks import LoopClock, in_loop_time
 from tests.live import live_settings
+from tests.unit.worlds import NOW, OFFER
 
 
 @pytest.mark.parametrize(("count", "interval_s", "spacing_s"), [(0, 15.0, 1.0), (100, 15.0, 1.0), (4000, 20.0, 2.0)])
@@ -25,6 +31,28 @@ def test_a_long_listing_is_read_more_seldom(tmp_path: Path, count: int, interval
     pace = PollIntervals(journal, live_settings())
     assert (pace.cloud_s("aws"), pace.cloud_spacing_s("aws")) == (interval_s, spacing_s)
     assert (pace.cloud_s("lambda"), pace.cloud_spacing_s("lambda")) == (15.0, 1.0)
+    journal.close()
+
+
+@pytest.mark.parametrize(
+    ("available", "code", "interval_s"),
+    [
+        (False, DemandCode.NO_OFFER, 60.0),
+        (False, None, 300.0),
+        (True, DemandCode.BUDGET, 300.0),
+        (None, DemandCode.NO_CAPACITY, 300.0),  # the cloud does not say what is free
+    ],
+)
+def test_closed_slots_have_a_cloud_that_is_sold_out_asked_again_soon(
+    tmp_path: Path, available: bool | None, code: DemandCode | None, interval_s: float
+) -> None:
+    journal = Journal(tmp_path / "journal.db")
+    live = live_settings(pools={"h100": PoolSettings(gpu="h100", max_nodes=4, providers=("aws",))})
+    pace = PollIntervals(journal, live, lambda: {"h100": OpenSlots(0, code), "of-before": OpenSlots(0, code)})
+    seen = Fresh((replace(OFFER, available=available),), NOW)
+    assert pace.offers_s("aws", seen) == interval_s
+    assert pace.offers_s("lambda", seen) == 300.0
+    assert pace.offers_s("aws", Unavailable("unread", NOW)) == 300.0
     journal.close()
 
 
