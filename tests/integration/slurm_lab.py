@@ -45,6 +45,9 @@ SelectType=select/cons_tres
 """
 """The begin of a slurm.conf for slurmds that get it from the head: what is selected and how is for the test to say."""
 
+POWER_CONF = CONF.replace("=enable_configless", "=enable_configless,idle_on_node_suspend,power_save_interval=1")
+"""The same with power saving: slurmctld looks each second, not all 10 s, which nodes it powers up and down."""
+
 CALL_S = 60.0
 """For one command in a host: most take some milliseconds."""
 

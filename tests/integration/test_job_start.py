@@ -28,7 +28,7 @@ from meshd.slurm.head_programs import PROLOG_SLURMCTLD, RESUME_PROGRAM, SUSPEND_
 from meshd.slurm.show import parse_nodes
 from meshd.store.journal import Journal
 from tests import waiting
-from tests.integration.slurm_lab import CONF, Host, Lab
+from tests.integration.slurm_lab import POWER_CONF, Host, Lab
 from tests.integration.test_slurm_real import image_layers
 from tests.live import live_settings
 
@@ -78,8 +78,7 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             place.chmod(0o755)
         head.without_cgroups()
         old = parse_version(head.call("slurmctld", "-V")) < SlurmVersion((23, 2))
-        conf = CONF.replace("enable_configless", "enable_configless,idle_on_node_suspend,power_save_interval=1")
-        text = conf + POWER + ("PrivateData=cloud\n" if old else "") + NODES
+        text = POWER_CONF + POWER + ("PrivateData=cloud\n" if old else "") + NODES
         (head.conf_dir / "slurm.conf").write_text(text)
         head.call("install", "-d", "-o", "slurm", "-g", "slurm", "/run/meshd")
         head.start_slurmctld()

@@ -19,7 +19,7 @@ from meshd.model.plan import OpenSlots, Plan
 from meshd.plan.slots import NOBODY, SlotPool, slot_changes, to_close, unwanted_now
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.power_saving import RESUME_PROGRAM, SUSPEND_PROGRAM
-from tests.integration.slurm_lab import CONF, NETWORK, Host, Lab, wait_until
+from tests.integration.slurm_lab import NETWORK, POWER_CONF, Host, Lab, wait_until
 from tests.integration.test_slurm_real import IMAGES, image_layers
 from tests.waiting import until
 
@@ -47,7 +47,6 @@ PrivateData=cloud
 NodeName=h100-[1-4] NodeAddr=239.192.0.[1-4] CPUs=2 RealMemory=500 Gres=gpu:h100:2 State=CLOUD
 PartitionName=h100 Nodes=h100-[1-4] Default=YES MaxTime=INFINITE State=UP
 """
-CTLD_PARAMETERS = "SlurmctldParameters=enable_configless"
 GRES = "NodeName=h100-[1-4] Name=gpu Type=h100 File=/dev/nvidia[0-1]\n"
 SLOTS = [f"h100-{index}" for index in range(1, 5)]
 POOL = SlotPool("h100", 4, "h100")
@@ -59,8 +58,7 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
     try:
         lab.start(["head", "m1"])
         head = lab.hosts["head"]
-        text = CONF.replace(CTLD_PARAMETERS, f"{CTLD_PARAMETERS},idle_on_node_suspend")
-        (head.conf_dir / "slurm.conf").write_text(text + POWER)
+        (head.conf_dir / "slurm.conf").write_text(POWER_CONF + POWER)
         (head.conf_dir / "gres.conf").write_text(GRES)
         for host in lab.hosts.values():
             host.without_cgroups()

@@ -23,7 +23,7 @@ from meshd.slurm.node_addrs import settable_addrs
 from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, render
 from meshd.slurm.publish import Publisher
 from meshd.slurm.read_back import is_placeholder
-from tests.integration.slurm_lab import CONF, NETWORK, START_S, Host, Lab
+from tests.integration.slurm_lab import NETWORK, POWER_CONF, START_S, Host, Lab
 from tests.waiting import until
 
 pytestmark = [
@@ -123,8 +123,7 @@ async def cluster(lab: Lab) -> AsyncIterator[Cluster]:
     """slurmctld runs with power saving; all slots are free CLOUD nodes."""
     head = lab.hosts["head"]
     head.without_cgroups()
-    conf = CONF.replace("=enable_configless", "=enable_configless,idle_on_node_suspend")
-    (head.conf_dir / "slurm.conf").write_text(conf + POWER)
+    (head.conf_dir / "slurm.conf").write_text(POWER_CONF + POWER)
     for name in (NODES, GRES):
         (head.conf_dir / name).symlink_to(Path("/var/lib/meshd-slurm", name))
     first = render([QUEUE], [], shapes_fixed=lab.suite == "bookworm")
