@@ -56,18 +56,16 @@ def noticed(machine: Machine, given: PlanInput) -> Step | None:
     node = given.node(machine)
     if given.slurm is None or given.slurm_at is None or node is None:
         return None  # unknown is not idle
-    if given.slurm_at <= machine.phase_since:
-        return None  # Slurm was read before the machine was READY: a job may have come since
     if node.up and not node.drained:
         return Drain(machine.name, words(machine.preempted_at), machine.slot)
-    if machine.phase is Phase.READY and given.idle(machine) and _read_since_drained(machine, given.slurm_at):
+    if machine.phase is Phase.READY and given.idle(machine) and _read_since(machine, given.slurm_at):
         return fail(machine, words(machine.preempted_at), FailureCause.PREEMPTED)
     return _jobs_step(machine, machine.preempted_at, given)
 
 
-def _read_since_drained(machine: Machine, slurm_at: datetime) -> bool:
-    """Whether Slurm was read after the drain, so that no job has slipped in between."""
-    return machine.drained_at is None or slurm_at > machine.drained_at
+def _read_since(machine: Machine, slurm_at: datetime) -> bool:
+    """Whether Slurm was read after the machine was READY and drained, so that no job has slipped in between."""
+    return slurm_at > machine.phase_since and (machine.drained_at is None or slurm_at > machine.drained_at)
 
 
 def _jobs_step(machine: Machine, ends_at: datetime, given: PlanInput) -> Step | None:

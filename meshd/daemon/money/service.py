@@ -64,12 +64,13 @@ class CostService:
         rate = sum(micros(m.usd_per_hour) for m in self._journal.machines() if m.phase in COSTS_MONEY)
         month = self._ledger.spent(now)[ALL].month
         records = self._uses.by_records
+        budget = self._desired().budget
         return s.CostView(
             at=now, by=query.by, since=since, until=until, rows=_rows(found.rows, by, query.limit),
             micro_usd=found.micros, usd=found.micros / MICROS, usd_per_hour=rate / MICROS, month_usd=month / MICROS,
             month_projected_usd=projected(month, rate, now) / MICROS, known_since=self._ledger.known_since(),
             jobs_by="" if records is None else "accounting" if records else "queue",
-            budget=budget_rows(self._desired().budget, now),
+            budget=budget_rows(budget, budget.at or now),  # both sums of one moment: a machine's second counts once
         )  # fmt: skip
 
     def usd_so_far(self, now: datetime) -> float:
