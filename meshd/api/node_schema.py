@@ -37,16 +37,18 @@ Verb = Literal[
 
 _Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
 _Text = Annotated[str, Field(max_length=200, pattern=r"^[ -~]*$")]
-_Words = AfterValidator(plain)
+Words = AfterValidator(plain)
 """For people: they end up on terminals and in the journal."""
-_Version = Annotated[str, Field(max_length=40, pattern=r"^[0-9A-Za-z.+~-]*$")]
+Version = Annotated[str, Field(max_length=40, pattern=r"^[0-9A-Za-z.+~-]*$")]
 
 
-class _FromAgent(BaseModel):
+class FromAgent(BaseModel):
+    """The base of what an agent sends."""
+
     model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
 
 
-class ShapeIn(_FromAgent):
+class ShapeIn(FromAgent):
     """`slurmd -C`; all 0 when slurmd is missing."""
 
     cpus: _Count
@@ -57,7 +59,7 @@ class ShapeIn(_FromAgent):
     memory_mib: _Count
 
 
-class GpuIn(_FromAgent):
+class GpuIn(FromAgent):
     """A GPU and its device file, "" when it has none."""
 
     index: Annotated[int, Field(ge=0, le=1023)]
@@ -67,7 +69,7 @@ class GpuIn(_FromAgent):
     device: Annotated[str, Field(pattern=r"^(/dev/nvidia[0-9]{1,4})?$")]
 
 
-class FactsIn(_FromAgent):
+class FactsIn(FromAgent):
     """What the agent found on its machine.
 
     Attributes:
@@ -81,11 +83,11 @@ class FactsIn(_FromAgent):
 
     shape: ShapeIn
     gpus: Annotated[tuple[GpuIn, ...], Field(max_length=64)] = ()
-    gpu_fault: Annotated[str, Field(max_length=1000), _Words] = ""
-    slurmd_version: _Version = ""
-    tailscale_version: _Version = ""
-    agent_version: _Version = ""
-    os: Annotated[str, Field(max_length=200), _Words] = ""
+    gpu_fault: Annotated[str, Field(max_length=1000), Words] = ""
+    slurmd_version: Version = ""
+    tailscale_version: Version = ""
+    agent_version: Version = ""
+    os: Annotated[str, Field(max_length=200), Words] = ""
     arch: Annotated[str, Field(max_length=40, pattern=r"^[0-9A-Za-z_-]*$")] = ""
     clock_skew_s: Annotated[float, Field(ge=-1e11, le=1e11)]
     ssh_host_key: Annotated[str, Field(max_length=1000, pattern=r"^[!-~]* ?[!-~]*$")] = ""
@@ -104,7 +106,7 @@ class FactsIn(_FromAgent):
         )
 
 
-class JoinIn(_FromAgent):
+class JoinIn(FromAgent):
     """POST /v1/join.
 
     Attributes:
@@ -115,7 +117,7 @@ class JoinIn(_FromAgent):
     munge_key: _Digest = ""
 
 
-class TroubleIn(_FromAgent):
+class TroubleIn(FromAgent):
     """POST /v1/trouble: what keeps a machine from joining, or from joining again.
 
     Attributes:
@@ -124,16 +126,16 @@ class TroubleIn(_FromAgent):
     """
 
     stage: Literal["packages", "accounts", "slurmd", "gpu", "disk", "clock", "munge", "tailnet", "agent"]
-    text: Annotated[str, Field(min_length=1, max_length=400), _Words]
+    text: Annotated[str, Field(min_length=1, max_length=400), Words]
 
 
-class MungeIn(_FromAgent):
+class MungeIn(FromAgent):
     """POST /v1/munge."""
 
     credential: Annotated[str, Field(max_length=8192, pattern=r"^MUNGE:[A-Za-z0-9+/=:]+$")]
 
 
-class GpuLoadIn(_FromAgent):
+class GpuLoadIn(FromAgent):
     """One GPU's load."""
 
     index: Annotated[int, Field(ge=0, le=1023)]
@@ -144,7 +146,7 @@ class GpuLoadIn(_FromAgent):
 _Rtt = Annotated[float, Field(ge=0, le=60)]
 
 
-class PathIn(_FromAgent):
+class PathIn(FromAgent):
     """A tailnet path that was measured `age_s` ago; `relay` is the code of the DERP region."""
 
     kind: PathKind
@@ -153,7 +155,7 @@ class PathIn(_FromAgent):
     age_s: Annotated[float, Field(ge=0, le=1e7)]
 
 
-class PeerPathsIn(_FromAgent):
+class PeerPathsIn(FromAgent):
     """The paths to a sample of the pool's other nodes; `not_direct` names some that are relayed or silent."""
 
     direct: _Count = 0
@@ -165,14 +167,14 @@ class PeerPathsIn(_FromAgent):
     ] = ()
 
 
-class PathsIn(_FromAgent):
+class PathsIn(FromAgent):
     """What the agent measured of its tailnet paths; None: nothing yet."""
 
     head: PathIn | None = None
     peers: PeerPathsIn | None = None
 
 
-class HeartbeatIn(_FromAgent):
+class HeartbeatIn(FromAgent):
     """How the machine is.
 
     Attributes:
@@ -183,7 +185,7 @@ class HeartbeatIn(_FromAgent):
         paths: its tailnet paths.
     """
 
-    agent_version: _Version = ""
+    agent_version: Version = ""
     boot_id: Annotated[str, Field(max_length=64, pattern=r"^[0-9A-Za-z-]*$")] = ""
     uptime_s: Annotated[float, Field(ge=0, le=1e10)] = 0.0
     load1: Annotated[float, Field(ge=0, le=1e7)] = 0.0
@@ -193,11 +195,11 @@ class HeartbeatIn(_FromAgent):
     munge_key_staged: _Digest = ""
     jobs: _Count = 0
     gpus: Annotated[tuple[GpuLoadIn, ...], Field(max_length=64)] = ()
-    gpu_fault: Annotated[str, Field(max_length=1000), _Words] = ""
+    gpu_fault: Annotated[str, Field(max_length=1000), Words] = ""
     paths: PathsIn = PathsIn()
 
 
-class ResultIn(_FromAgent):
+class ResultIn(FromAgent):
     """How a command ended. `detail` says why not; `data` is the verb's own: see `node_results`.
 
     On arrival, `data` may be any JSON with finite numbers. The queue keeps the fields of the verb's model.
@@ -205,7 +207,7 @@ class ResultIn(_FromAgent):
 
     id: Annotated[str, Field(max_length=64)]
     ok: bool
-    detail: Annotated[str, Field(max_length=4000), _Words] = ""
+    detail: Annotated[str, Field(max_length=4000), Words] = ""
     data: dict[str, Any] = {}
 
     @field_validator("data")
@@ -223,7 +225,7 @@ class ResultIn(_FromAgent):
 _Code = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
 
 
-class SectionIn(_FromAgent):
+class SectionIn(FromAgent):
     """How far the agent is with a section of its node settings.
 
     Attributes:
@@ -234,19 +236,19 @@ class SectionIn(_FromAgent):
 
     digest: _Digest
     state: SectionState
-    detail: Annotated[str, Field(max_length=400), _Words] = ""
+    detail: Annotated[str, Field(max_length=400), Words] = ""
     final: StrictBool = False
 
 
-class FaultIn(_FromAgent):
+class FaultIn(FromAgent):
     """What a section finds wrong on a machine where it is applied."""
 
     section: _Code
     code: _Code
-    detail: Annotated[str, Field(max_length=400), _Words] = ""
+    detail: Annotated[str, Field(max_length=400), Words] = ""
 
 
-class SpotNoticeIn(_FromAgent):
+class SpotNoticeIn(FromAgent):
     """A notice of the machine's cloud.
 
     Attributes:
@@ -259,7 +261,7 @@ class SpotNoticeIn(_FromAgent):
     ends_in_s: Annotated[float, Field(ge=-86400, le=86400)] | None = None
 
 
-class PollIn(_FromAgent):
+class PollIn(FromAgent):
     """POST /v1/poll.
 
     Attributes:
@@ -280,12 +282,12 @@ class PollIn(_FromAgent):
 
     phase: Annotated[str, Field(max_length=40, pattern=r"^[a-z_]*$")] = ""
     munge_ok: bool = False
-    problem: Annotated[str, Field(max_length=1000), _Words] = ""
-    notices: Annotated[tuple[Annotated[str, Field(max_length=500), _Words], ...], Field(max_length=16)] = ()
+    problem: Annotated[str, Field(max_length=1000), Words] = ""
+    notices: Annotated[tuple[Annotated[str, Field(max_length=500), Words], ...], Field(max_length=16)] = ()
     roster_version: Annotated[int, Field(ge=-1, le=1_000_000_000)] = 0
     auth_key_sha256: _Sha256 = ""
     spare_key_sha256: _Sha256 = ""
-    metadata_open: Annotated[str, Field(max_length=400), _Words] = ""
+    metadata_open: Annotated[str, Field(max_length=400), Words] = ""
     lacks: Annotated[tuple[_Code, ...], Field(max_length=16)] | None = None
     hold_s: Annotated[float, Field(ge=0, le=600)] | None = None
     sections: Annotated[dict[_Code, SectionIn], Field(max_length=16)] | None = None
@@ -295,7 +297,9 @@ class PollIn(_FromAgent):
     results: Annotated[tuple[ResultIn, ...], Field(max_length=256)] = ()
 
 
-class _FromHead(BaseModel):
+class FromHead(BaseModel):
+    """The base of what the head sends."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     def to_wire(self) -> dict[str, Any]:
@@ -303,7 +307,7 @@ class _FromHead(BaseModel):
         return {name: revealed(value) for name, value in self.model_dump().items()}
 
 
-class Needs(_FromHead):
+class Needs(FromHead):
     """What an image without Slurm or munge needs before it can report its facts (GET /v1/needs).
 
     Attributes:
@@ -317,7 +321,7 @@ class Needs(_FromHead):
     munge_gid: int
 
 
-class JoinAnswer(_FromHead):
+class JoinAnswer(FromHead):
     """What an accepted machine needs.
 
     Attributes:
