@@ -62,6 +62,8 @@ class ProblemCode(StrEnum):
     SHARE_SERVER_OPEN = "share_server_open"
     SHARE_LOST = "share_lost"
 
+    HOST_STUCK = "host_stuck"
+
     # Accounts.
     ACCOUNTS_UNREADABLE = "accounts_unreadable"
     ACCOUNTS_HELD = "accounts_held"
@@ -284,6 +286,9 @@ class EventKind(StrEnum):
     JOIN_TOKEN = "ticket"  # noqa: S105  # not a password
     NODE_TOKEN = "token"  # noqa: S105  # not a password
 
+    # Owned machines.
+    HOST = "host"
+
     # meshd itself.
     COOLDOWN = "block"
     PRICES = "prices"
@@ -316,6 +321,8 @@ class RefusalCode(StrEnum):
     KEY_NOT_REVOCABLE = "key_not_revocable"
     ROTATION_IMPOSSIBLE = "rotation_impossible"
     MUNGE_NOT_USED = "munge_not_used"
+    HOST_EXISTS = "host_exists"
+    HOSTS_OFF = "hosts_off"
     NO_TIME = "no_time"
 
 
@@ -375,6 +382,8 @@ class JoinCode(StrEnum):
     REFUSED = "join_refused"
 
     # Its token and device.
+    INVITATION_USED = "invitation_used"
+    INVITATION_EXPIRED = "invitation_expired"
     OTHER_MACHINE = "other_machine"
     OTHER_DEVICE = "other_device"
     OTHER_INSTANCE = "other_instance"
@@ -389,6 +398,8 @@ class JoinCode(StrEnum):
     NOT_JOINABLE = "not_joinable"
 
     # What it is.
+    SLURM_IN_USE = "slurm_in_use"
+    HOST_UNSUITED = "host_unsuited"
     CLOCK_SKEW = "clock_skew"
     SLURMD_MISSING = "slurmd_missing"
     SLURMD_VERSION = "slurmd_version"

@@ -116,6 +116,8 @@ class Offer:
             the user's settings.
         price_source: where the price comes from.
         capacity_hint: the cloud's own term for the free capacity, e.g. RunPod's "High"; "" when it has none.
+        slot: the only slot that a machine of this offer may have, at most one at a time; "" for any slot, and many.
+        standing: its machine costs nothing more while it has no job: it is wanted whenever it is there.
     """
 
     provider: ProviderName
@@ -134,6 +136,8 @@ class Offer:
     price_as_of: datetime | None = None
     capacity_hint: str = ""
     price_source: PriceSource = PriceSource.API
+    slot: str = ""
+    standing: bool = False
 
     @property
     def key(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from meshd.api import schema as s
-from meshd.api.faults import ApiFault, Refused, Unknown
+from meshd.api.faults import ApiFault, Denied, NotReady, Refused, Unknown
 
 Q = TypeVar("Q", bound=s.Request | None)
 """The request's model; None for an endpoint without parameters."""
@@ -146,8 +146,18 @@ UNDRAIN: Write[s.DrainRequest, s.MachineAnswer] = Write(
 )  # fmt: skip
 REMOVE: Write[s.RemoveRequest, s.MachineAnswer] = Write(
     "remove", "POST", "/v1/remove", s.RemoveRequest, s.MachineAnswer,
-    "Gives the machine back: after its jobs, or at once with `force`. The pool's target stays as it is.",
+    "Gives the machine back: after its jobs, or at once with `force`. The pool's target stays as it is. The name of a "
+    "host, or its machine, evicts the host.",
     refusals=(Unknown, Refused),
+)  # fmt: skip
+HOSTS: Read[None, s.HostsView] = Read(
+    "hosts", "GET", "/v1/hosts", None, s.HostsView, "Owned machines, and invitations that nobody has redeemed yet.",
+)  # fmt: skip
+INVITE: Write[s.InviteRequest, s.InviteAnswer] = Write(
+    "invite", "POST", "/v1/hosts/invite", s.InviteRequest, s.InviteAnswer,
+    "Invites a machine that exists already to a pool. The answer has the script that makes it a host: with secrets, "
+    "for one use. Inviting a name again makes the last invitation void.",
+    refusals=(Unknown, Refused, Denied, NotReady),
 )  # fmt: skip
 RELOAD: Write[s.ReloadRequest, s.ReloadView] = Write(
     "reload", "POST", "/v1/reload", s.ReloadRequest, s.ReloadView,
@@ -225,7 +235,7 @@ RENEW_NODE_TOKENS: Write[s.TokenRenewalRequest, s.TokenRenewalView] = Write(
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     STATUS, NODES, PLAN, PREVIEW, OFFERS, EXPLAIN, EVENTS, COST, LOGS, DOCTOR, VERSION, CALLER,
-    SCALE, DRAIN, UNDRAIN, REMOVE, RELOAD,
+    SCALE, DRAIN, UNDRAIN, REMOVE, HOSTS, INVITE, RELOAD,
     PRICES, REFRESH_PRICES,
     AUTH_KEY_ROTATION, ROTATE_AUTH_KEY, ABORT_AUTH_KEY_ROTATION, WAIVE_AUTH_KEY_NODE,
     MUNGE_KEY_ROTATION, ROTATE_MUNGE_KEY, ABORT_MUNGE_KEY_ROTATION, WAIVE_MUNGE_KEY_NODE, MUNGE_ROTATION_ACTION,

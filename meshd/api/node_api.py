@@ -12,6 +12,8 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from meshd.api.connections import ConnectionLimiter, ConnectionLimits, address_of, share
+from meshd.api.host_api import HostApi
+from meshd.api.host_handlers import HostHandlers
 from meshd.api.node_handlers import NodeHandlers
 from meshd.api.node_results import LOGS_MAX_B
 from meshd.api.node_schema import JoinIn, MungeIn, PollIn, TroubleIn
@@ -56,6 +58,7 @@ class NodeApi:
         handlers: the daemon's side.
         poll_hold_s: a poll is held this long at most.
         limits: of its connections; None: `node_limits`.
+        hosts: the daemon's side for owned machines; None: there are none.
         clock: for tickets, for GET /v1/time, and for callers with wrong tokens.
     """
 
@@ -66,8 +69,10 @@ class NodeApi:
         poll_hold_s: float,
         clock: Clock,
         limits: ConnectionLimits | None = None,
+        hosts: HostHandlers | None = None,
     ) -> None:
         self._handlers = handlers
+        self._hosts = HostApi(self, hosts, poll_hold_s) if hosts is not None else None
         self._hold_s = poll_hold_s
         self._clock = clock
         self._throttle = Throttle()
@@ -86,6 +91,8 @@ class NodeApi:
         app.router.add_post("/v1/join", self._join)
         app.router.add_post("/v1/munge", self._munge)
         app.router.add_post("/v1/poll", self._poll)
+        if self._hosts is not None:
+            self._hosts.add_routes(app)
         return app
 
     async def start(self, address: str, port: int) -> int:
@@ -117,7 +124,8 @@ class NodeApi:
         return web.json_response({"unix": self._clock.now().timestamp()})
 
     async def _get_agent(self, request: web.Request) -> web.Response:
-        if await self._ticket(request) is None:
+        of_host = self._hosts is not None and await self._hosts.may_fetch(request)
+        if not of_host and await self._ticket(request) is None:
             await self._node(request)
         return web.Response(body=agent_zipapp(), content_type="application/zip")
 
@@ -130,11 +138,11 @@ class NodeApi:
         joining = await self._ticket(request)
         if joining is not None:
             ticket, peer = joining
-            body = await self._body(request, JoinIn)
+            body = await self.body(request, JoinIn)
             machine, answer = ticket.machine, await self._handlers.join(ticket.machine, peer, body.facts.to_model())
         else:
             caller, peer = await self._node(request)
-            body = await self._body(request, JoinIn)
+            body = await self.body(request, JoinIn)
             machine = caller.machine
             answer = await self._handlers.rejoin(caller, peer, body.facts.to_model(), body.munge_key)
         log.info("machine_joined", machine=machine, slot=answer.slot, address=peer.tailnet_ip, again=joining is None)
@@ -143,7 +151,7 @@ class NodeApi:
     async def _take_trouble(self, request: web.Request) -> web.Response:
         joining = await self._ticket(request)
         machine = joining[0].machine if joining else (await self._node(request))[0].machine
-        report = await self._body(request, TroubleIn, TROUBLE_MAX_B)
+        report = await self.body(request, TroubleIn, TROUBLE_MAX_B)
         if not self._reports.try_take(machine, self._clock.monotonic_s()):
             raise _NodeCallError(429, "this machine reports too often", f"wait {TROUBLE_EVERY_S:g} s", code="paced")
         await self._handlers.trouble(machine, report.stage, report.text)
@@ -151,36 +159,36 @@ class NodeApi:
 
     async def _munge(self, request: web.Request) -> web.Response:
         machine = await self._known(request)
-        body = await self._body(request, MungeIn)
+        body = await self.body(request, MungeIn)
         credential = await self._handlers.munge_exchange(machine, body.credential)
         return web.json_response({"decoded": True, "credential": credential})
 
     async def _poll(self, request: web.Request) -> web.Response:
         machine = await self._known(request)
         room_b = BODY_MAX_B + (LOGS_MAX_B if self._handlers.expects_logs(machine) else 0)
-        report = await self._body(request, PollIn, room_b)
+        report = await self.body(request, PollIn, room_b)
         hold_s = self._hold_s if report.hold_s is None else min(report.hold_s, self._hold_s)
         commands = await self._handlers.poll(machine, report, hold_s)
         return web.json_response({"commands": [command.to_wire() for command in commands]})
 
     async def _ticket(self, request: web.Request) -> tuple[tokens.JoinTicket, TailnetPeer] | None:
         """The ticket of a join token and the calling device, if that may join with it; None: it is no join token."""
-        token = self._bearer(request)
+        token = self.bearer(request)
         ticket = await self._handlers.machine_for_join(tokens.hash_token(token))
         if ticket is None or not tokens.verify(token, ticket.token_hash):
             return None
         if ticket.gang:
-            await self._turn(request, "join", ticket.gang)
+            await self.turn(request, "join", ticket.gang)
             try:
-                ticket = await self._handlers.ticket_in_gang(ticket, await self._caller(request))
+                ticket = await self._handlers.ticket_in_gang(ticket, await self.caller(request))
             except JoinRefused:
-                self._count_wrong(request)
+                self.count_wrong(request)
                 raise
         if ticket.closed:
             # Users of the machine can read this token: their tries count as wrong guesses.
-            self._count_wrong(request)
-        await self._turn(request, "join", ticket.machine)
-        peer = await self._caller(request)
+            self.count_wrong(request)
+        await self.turn(request, "join", ticket.machine)
+        peer = await self.caller(request)
         try:
             tokens.check_join(ticket, peer.hostname, peer.id, self._clock.now())
         except JoinRefused as error:
@@ -191,17 +199,17 @@ class NodeApi:
 
     async def _node(self, request: web.Request) -> tuple[tokens.NodeCaller, TailnetPeer]:
         """The machine of a node token and the calling device, if it is that machine's."""
-        found = await self._handlers.machine_for_node(tokens.hash_token(self._bearer(request)))
+        found = await self._handlers.machine_for_node(tokens.hash_token(self.bearer(request)))
         if found is None:
-            raise self._wrong_token(request)
-        await self._turn(request, "node", found.machine)
-        peer = await self._caller(request)
+            raise self.wrong_token(request)
+        await self.turn(request, "node", found.machine)
+        peer = await self.caller(request)
         if not found.device_id:
             tokens.check_hostname(found.machine, peer.hostname)
             await self._handlers.check_device(found.machine, peer)
         elif peer.id != found.device_id:
             await self._handlers.take_device(found.machine, peer)
-        self._connections.trust(request)
+        self.trust(request)
         await self._handlers.proved(found)
         return found, peer
 
@@ -215,7 +223,12 @@ class NodeApi:
             )  # fmt: skip
         return caller.machine
 
-    async def _caller(self, request: web.Request) -> TailnetPeer:
+    def trust(self, request: web.Request) -> None:
+        """The caller has proved which machine it is."""
+        self._connections.trust(request)
+
+    async def caller(self, request: web.Request) -> TailnetPeer:
+        """The calling device. Raises _NodeCallError when the tailnet does not know it."""
         peer = await self._handlers.whois(_address(request))
         if peer is None:
             raise _NodeCallError(
@@ -224,13 +237,14 @@ class NodeApi:
             )  # fmt: skip
         return peer
 
-    def _bearer(self, request: web.Request) -> str:
+    def bearer(self, request: web.Request) -> str:
+        """The token of the call. Raises _NodeCallError for a call without one."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not 16 <= len(token) <= tokens.TOKEN_MAX_CHARS:
-            raise self._wrong_token(request)
+            raise self.wrong_token(request)
         return token
 
-    def _count_wrong(self, request: web.Request) -> None:
+    def count_wrong(self, request: web.Request) -> None:
         """Raise _NodeCallError when the address has sent too many wrong tokens."""
         address, now_s = _address(request), self._clock.monotonic_s()
         wait_s = self._throttle.wait_s(address, now_s)
@@ -239,15 +253,16 @@ class NodeApi:
             raise _NodeCallError(429, "too many wrong tokens from this address", cure, code="throttled")
         self._throttle.wrong(address, now_s)
 
-    def _wrong_token(self, request: web.Request) -> _NodeCallError:
-        self._count_wrong(request)
+    def wrong_token(self, request: web.Request) -> _NodeCallError:
+        """The refusal of an unknown token, which is counted."""
+        self.count_wrong(request)
         log.warning("node_token_refused", address=_address(request), path=request.path)
         return _NodeCallError(
             401, "the token is not known here", "it is used up, of another cluster, or the machine is gone",
             code="unknown_token",
         )  # fmt: skip
 
-    async def _turn(self, request: web.Request, use: str, machine: str) -> None:
+    async def turn(self, request: web.Request, use: str, machine: str) -> None:
         """Wait for the machine's turn, so that one that calls without a pause gets no more than others.
 
         A caller with only the join token, which users of the machine may read, has turns of its own. So has a caller
@@ -259,7 +274,7 @@ class NodeApi:
         if wait_s := self._pace.take(caller, now_s):
             await self._clock.sleep(wait_s)
 
-    async def _body(self, request: web.Request, model: type[M], max_b: int = BODY_MAX_B) -> M:
+    async def body(self, request: web.Request, model: type[M], max_b: int = BODY_MAX_B) -> M:
         """The body, as a model.
 
         Raises:

@@ -68,6 +68,14 @@ def stage1_template(*, systemd: bool = True, gang: bool = False) -> str:
     return text
 
 
+def invitation_template() -> str:
+    """The text of deploy/node/invitation.sh with its parts in other files. Raises MeshdError as `node_dir` does."""
+    text = _node_text("invitation.sh")
+    for line in [line for line in text.splitlines() if line.startswith("# PART ")]:
+        text = text.replace(f"{line}\n", _node_text(line.removeprefix("# PART ").strip()))
+    return text
+
+
 def _node_text(name: str) -> str:
     return (node_dir() / name).read_text("utf-8")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pydantic import SecretStr
@@ -97,11 +97,16 @@ def render(stage: Stage1, template: str) -> str:
         "TRIES": str(stage.tries),
         "DEAD_MAN_S": f"{stage.dead_man_s:.0f}",
     }
-    text = _PLACE.sub(lambda match: shlex.quote(values[match[1]]), "\n".join(_lines(template))) + "\n"
+    text = filled(template, values)
     most_b = GANG_SIZE_MAX_B if stage.gang else SIZE_MAX_B
     if len(text.encode()) > most_b:
         raise ValueError(f"stage 1 has {len(text.encode())} bytes, and not every cloud takes more than {most_b}")
     return text
+
+
+def filled(template: str, values: Mapping[str, str]) -> str:
+    """A template of deploy/node without comments, with each `@NAME@` replaced by that value, quoted for the shell."""
+    return _PLACE.sub(lambda match: shlex.quote(values[match[1]]), "\n".join(_lines(template))) + "\n"
 
 
 def _lines(template: str) -> Iterator[str]:

@@ -97,7 +97,11 @@ class Fanout:
                     task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _one(self, job: Job) -> Ended:
+    async def feed(self, name: str, argv: Sequence[str], data: bytes) -> Ended:
+        """Run one program with an input; its output is gathered."""
+        return await self._one(Job(name, argv), data)
+
+    async def _one(self, job: Job, data: bytes | None = None) -> Ended:
         process = await asyncio.create_subprocess_exec(
             *job.argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
@@ -105,6 +109,9 @@ class Fanout:
         ended = Ended(job.name, 0)
         try:
             async with asyncio.timeout(self.timeout_s):
+                if data is not None and process.stdin is not None:
+                    process.stdin.write(data)
+                    process.stdin.write_eof()
                 await asyncio.gather(self._read(process.stdout, 1, ended), self._read(process.stderr, 2, ended))
                 ended.code = _exit_code(await process.wait())
         except TimeoutError:

@@ -37,6 +37,8 @@ COMMANDS = (
     "drain",
     "undrain",
     "remove",
+    "invite",
+    "hosts",
     "rotate-key",
     "doctor",
     "init",

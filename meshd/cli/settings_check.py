@@ -18,6 +18,7 @@ from meshd.codes import FaultCode
 from meshd.config import File, Settings, tailnet_credentials
 from meshd.config.setup_script import script_doubts
 from meshd.errors import ConfigError, Fault
+from meshd.model.host import PROVIDER
 from meshd.plaintext import counted
 from meshd.plan import provider_capabilities
 from meshd.plugins import installed, make
@@ -162,7 +163,10 @@ async def _check_providers(settings: Settings, file: File, able: dict[str, Provi
     adapters = installed()
     found: list[CheckRow] = []
     for name, table in settings.providers.items():
-        if table.enabled:
+        if table.enabled and name == PROVIDER:  # owned machines need no adapter
+            able[name] = ProviderCapabilities()
+            found += _own_settings(table.own(), f"providers.{name}")
+        elif table.enabled:
             context = ProviderContext(settings.cluster.name, table.own(), lambda: datetime.now(UTC))
             made = make(name, adapters, context)
             if not isinstance(made, tuple):
@@ -170,6 +174,14 @@ async def _check_providers(settings: Settings, file: File, able: dict[str, Provi
             found += await provider_rows(file, made, f"providers.{name}")
     rents_pods = {name: provider_capabilities.rents_pods(can) for name, can in able.items()}
     return found + pod_rows(settings, file, rents_pods)
+
+
+def _own_settings(own: Mapping[str, object], about: str) -> list[CheckRow]:
+    """The row of owned machines, whose table is empty."""
+    if own:
+        text = f"owned machines have no settings, and there is {', '.join(sorted(own))}"
+        return [CheckRow(name=about, status="fail", code=FaultCode.UNKNOWN_KEY, text=text, cure="remove it")]
+    return [CheckRow(name=about, status="ok", text="owned machines: `meshctl invite` invites one")]
 
 
 async def provider_rows(file: File, made: Provider | tuple[Fault, ...], about: str) -> list[CheckRow]:

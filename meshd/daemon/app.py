@@ -7,12 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshd.codes import EventKind
+from meshd.config import Settings
 from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.auth_key.wiring import AuthKeyParts
 from meshd.daemon.auth_key.wiring import build as build_auth_key
 from meshd.daemon.controller import Controller
 from meshd.daemon.head_api.wiring import HeadApiParts
 from meshd.daemon.head_api.wiring import build as build_head_api
+from meshd.daemon.hosts.provider import StaticProvider
+from meshd.daemon.hosts.wake import Waker
+from meshd.daemon.hosts.wiring import NamedDevices, open_invitations
+from meshd.daemon.hosts.wiring import build as build_hosts
 from meshd.daemon.live_settings import LiveSettings, Reload
 from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.machine_store import MachineStore
@@ -55,9 +60,13 @@ from meshd.daemon.slurm.job_comments import JobComments
 from meshd.daemon.slurm.slots import SlotController
 from meshd.daemon.slurm.wiring import build_head_programs
 from meshd.daemon.waiting import WaitingJobs
+from meshd.model.host import PROVIDER
+from meshd.model.machine import Machine
 from meshd.obs.metrics import Metrics
 from meshd.plan.ledger import rounding_of
+from meshd.runtime.run import run
 from meshd.store.auth_rotations import AuthRotations
+from meshd.store.hosts import Hosts
 from meshd.store.journal import Journal
 from meshd.store.ledger import Ledger
 from meshd.store.ledger_copy import LedgerCopy
@@ -109,6 +118,12 @@ class Daemon:
         return self.store.journal
 
 
+def owned_machines(settings: Settings) -> bool:
+    """Whether the settings have owned machines."""
+    table = settings.providers.get(PROVIDER)
+    return table is not None and table.enabled
+
+
 def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     """Build all parts, inside a running event loop; nothing runs yet. Raises StoreError for an unreadable journal."""
     settings, clock, agents, keys = live.settings, ports.clock, ports.agents, ports.keys
@@ -117,7 +132,9 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     auth_rotations, munge_rotations = AuthRotations(journal), MungeRotations(journal)
     active, quiesce = ActiveRotations(auth_rotations, munge_rotations), Quiesce(munge_rotations, clock)
     guards = Guards(live, metrics, clock)
-    providers = guards.around_all(ports.providers)
+    hosts, waker = Hosts(journal), Waker(run)
+    static = {PROVIDER: StaticProvider(hosts, clock.now, waker)} if owned_machines(settings) else {}
+    providers = guards.around_all({**ports.providers, **static})
     tailnet = TailnetWatcher(ports.tailscaled, clock, poll_interval_s=settings.tailnet.poll_interval_s)
     sources = Sources(
         providers, ports.slurm, keys, journal, live, clock, awake.set,
@@ -144,7 +161,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         journal.event(clock.now(), EventKind.JOURNAL, text)
     desired = DesiredState(
         live, journal, providers, slurm_files, promises, sources.slurm, clock, ledger,
-        may_change_devices=keys.api is not None,
+        may_change_devices=keys.api is not None, hosts=hosts.all,
     )  # fmt: skip
     head_key = HeadKey(settings.cluster.ssh_key)
     accounts = HeadAccounts(ports.accounts, live, clock, settings.cluster.state_dir)
@@ -160,10 +177,10 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         plan=lambda: machines.controller.last.plan if machines.controller.last else None, waiting=lambda: waiting(),
         changed=sources.slurm.hurry,
     )  # fmt: skip
-    snapshot = SnapshotReader(sources, tailnet, lag, slurm_files, reports, node_settings)
+    snapshot = SnapshotReader(sources, tailnet, lag, slurm_files, reports, node_settings, hosts.all)
     auth_key = build_auth_key(
         settings, keys, store, auth_rotations, active, agents, ports.prover, HeadTailnet(tailnet, ports.tailscaled),
-        sources.slurm, sources.key, clock,
+        sources.slurm, sources.key, clock, invited=lambda: open_invitations(hosts, store),
     )  # fmt: skip
     munge_key = build_munge_key(
         journal, munge_rotations, active, ports.munge_keys, ports.munge_head, agents, sources.slurm, clock,
@@ -173,9 +190,19 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     head_exports = HeadExports(
         settings.cluster.socket.parent, live, journal, reports, tailnet, clock, pod_limits(providers)
     )
+
+    def changed_hosts() -> None:
+        if PROVIDER in sources.listings:
+            sources.list_again(PROVIDER)
+        awake.set()
+
+    def is_ours(machine: Machine) -> bool:
+        host = hosts.find(machine.offer.instance_type)
+        return host is not None and host.ours
+
     machines = build_machines(
         live, store, providers=providers, slurm=ports.slurm, agents=agents, devices=keys.api,
-        user_data=UserDataMaker(live, keys, auth_key.machine_keys, ports.tokens, tailnet, providers),
+        user_data=UserDataMaker(live, keys, auth_key.machine_keys, ports.tokens, tailnet, providers, is_ours),
         desired=desired, snapshot=snapshot, list_again=sources.list_again, reports=reports, logs=logs,
         machine_logs=machine_logs, wait_until_quiet=quiesce.wait_until_quiet, awake=awake,
         followers=(live, promises, roster, head_exports, node_settings, slurm_files, slots),
@@ -183,13 +210,18 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     )  # fmt: skip
     nodes = build_nodes(
         live, store, tokens=ports.tokens, agents=agents, reports=reports, tailnet=tailnet, slurm=sources.slurm,
-        addresses=keys.api, whois=ports.tailscaled, munge=ports.munge, munge_key=munge_key.controller,
-        node_steps=machines.node_steps, providers=providers, agent_spoke=auth_key.controller.agent_spoke,
+        addresses=keys.api, whois=NamedDevices(ports.tailscaled, hosts), munge=ports.munge,
+        munge_key=munge_key.controller, node_steps=machines.node_steps, providers=providers,
+        agent_spoke=auth_key.controller.agent_spoke,
         node_settings=node_settings, promises=lambda: promises.current,
     )  # fmt: skip
     waiting = WaitingJobs(
         live, journal, desired, snapshot, lambda: last.plan if (last := machines.controller.last) else None, clock,
         pod_limits(providers),
+    )  # fmt: skip
+    owned = build_hosts(
+        live, store, hosts, tokens=ports.tokens, machine_keys=auth_key.machine_keys, devices=keys.api, wake_host=waker,
+        desired=desired, head_ip=lambda: tailnet.head_tailnet_ip, slurm=sources.slurm, changed=changed_hosts,
     )  # fmt: skip
     prices = build_prices(providers, ports.price_files, sources, live, journal, desired, clock)
     head_programs = build_head_programs(live, journal, agents, sources.slurm, ports.slurm, waiting, clock)
@@ -198,7 +230,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         promises, machines.controller, slurm_files, slots, roster, head_exports, accounts, node_settings,
         nodes.node_tokens, auth_key.controller,
         auth_key.machine_keys, auth_key.spares, munge_key.controller, prices.controller, logs, lag,
-        *head_programs.controllers,
+        *head_programs.controllers, owned.controller,
     ]  # fmt: skip
     uses = JobUses(ledger, ports.job_records, ports.slurm, clock, copy)
     controllers.append(uses)
@@ -215,11 +247,12 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         slurm=ports.slurm, slurm_files=slurm_files, slurm_ping=slurm_ping, tailnet=tailnet, sources=sources,
         snapshot=snapshot, desired=desired, guards=guards, logs=logs, machine_logs=machine_logs, prices=prices.service,
         costs=costs, ledger=ledger, auth_key=auth_key.service, munge_key=munge_key.service,
-        node_tokens=nodes.token_service, waiting=waiting,
+        node_tokens=nodes.token_service, hosts=owned.invitations, waiting=waiting,
     )  # fmt: skip
     controllers.append(ServiceStatus(notifier, machines.controller, journal, desired, head.service, clock))
+    node_api = NodeApiServer(live, tailnet, nodes.service, clock, owned.service)
     tailnet.on_change(awake.set, auth_key.controller.tailnet_changed)
     return Daemon(
         live, store, ports, sources, tailnet, snapshot, desired, machines, nodes, slurm_files, auth_key, munge_key,
-        prices.controller, controllers, head, NodeApiServer(live, tailnet, nodes.service, clock), notifier,
+        prices.controller, controllers, head, node_api, notifier,
     )  # fmt: skip

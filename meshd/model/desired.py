@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from meshd.model.budget import Budget
 from meshd.model.cooldown import Cooldown, CooldownKey
+from meshd.model.host import Host
 from meshd.provider_api import ProviderCapabilities
 
 SpotPolicy: TypeAlias = Literal["never", "if_cheaper", "prefer", "only"]
@@ -179,6 +180,7 @@ class Desired:
         cooldowns: those in force.
         expired_cooldowns: those that ended recently; their strikes still count.
         budget: what may be spent over all pools and in each, and what is spent.
+        hosts: owned machines, and invitations.
     """
 
     cluster: str
@@ -188,6 +190,7 @@ class Desired:
     cooldowns: Mapping[CooldownKey, Cooldown] = field(default_factory=dict)
     expired_cooldowns: Mapping[CooldownKey, Cooldown] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
+    hosts: tuple[Host, ...] = ()
 
     def target(self, pool: Pool) -> Target | None:
         """The pool's target: the one that somebody set, or its `min_gpus`; None when there is neither."""

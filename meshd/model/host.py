@@ -48,7 +48,7 @@ class Host:
         device_id: the tailnet's stable id of its device; "" before it is enrolled.
         tailnet_ip: of that device.
         ours: meshd's auth key logged the device in; False: its owner did, and meshd never deletes it.
-        auth_key_id: of the key in the invitation at the tailnet's API; "" for none.
+        auth_key: its invitation has an auth key of its own for one use.
         facts: its hardware, as it was when it enrolled.
         usd_per_hour: what its owner says that it costs.
         wake_mac: Ethernet address for a magic packet that wakes it; "" for none.
@@ -58,10 +58,13 @@ class Host:
         state: what it then said.
         problem: what it then said keeps it from where it should go; "" for nothing.
         machine: the machine that it is assigned to; "" while it is free.
-        launch_token: the idempotency token of that assignment.
+        assigned_at: since when.
+        launch_token: the idempotency token of its last assignment.
+        runs: the machine whose node agent it last said that it runs; "" for none.
         sleeping_since: when it was told to sleep; None: it was not, or woke up.
         woken_at: when meshd last woke it; None: never.
         evict: a person removed it.
+        evicted_at: meshd is off the machine, or is not waited for; its device is deleted next. None otherwise.
     """
 
     name: str
@@ -75,7 +78,7 @@ class Host:
     device_id: str = ""
     tailnet_ip: str = ""
     ours: bool = False
-    auth_key_id: str = ""
+    auth_key: bool = False
     facts: NodeFacts | None = None
     usd_per_hour: float = 0.0
     wake_mac: str = ""
@@ -85,10 +88,13 @@ class Host:
     state: HostState = HostState.FREE
     problem: str = ""
     machine: str = ""
+    assigned_at: datetime | None = None
+    runs: str = ""
     launch_token: str = ""
     sleeping_since: datetime | None = None
     woken_at: datetime | None = None
     evict: bool = False
+    evicted_at: datetime | None = None
 
     @property
     def can_sleep(self) -> bool:
@@ -99,6 +105,10 @@ class Host:
     def can_wake(self) -> bool:
         """Whether meshd can wake it."""
         return bool(self.wake_mac or self.wake_command)
+
+    def open(self, now: datetime) -> bool:
+        """Whether its invitation can still be redeemed by somebody."""
+        return self.enrolled_at is None and now < self.expires_at
 
     def present(self, now: datetime) -> bool:
         """Whether it called lately."""

@@ -48,6 +48,8 @@ class FailureCause(StrEnum):
     """slurmd was started, and Slurm does not show the node up."""
     UNFIT = "unfit"
     """It was READY and became unfit; another machine replaces it."""
+    AWAY = "away"
+    """Its owner took the machine away, or switched it off."""
     ENDED = "ended"
     """Its cloud ended it, or stopped listing it, for no reason that meshd knows."""
     UNKNOWN = "unknown"

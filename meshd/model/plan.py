@@ -350,6 +350,7 @@ class Plan:
     Attributes:
         refused: the demand that cannot be had.
         open_slots: by pool, for the pools that Slurm's queue drives. A pool is missing while that is not known.
+        bound_slots: of hosts, by slot without a machine: why no machine can be had for it; "" where one can.
         unwanted_slots: slots that Slurm powers up and nobody waits for: their jobs are gone.
     """
 
@@ -357,6 +358,7 @@ class Plan:
     warnings: tuple[Warn, ...] = field(default=())
     refused: tuple[RefusedDemand, ...] = ()
     open_slots: Mapping[str, OpenSlots] = field(default_factory=dict)
+    bound_slots: Mapping[str, str] = field(default_factory=dict)
     unwanted_slots: tuple[str, ...] = ()
 
     def of(self, machine: MachineName) -> tuple[Step, ...]:

@@ -8,6 +8,7 @@ own way through the offers, whatever the others do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from meshd.codes import DemandCode, WarningCode
@@ -143,6 +144,8 @@ class DemandGrowth:
             return
         if self._stopped:
             return  # one machine proves the pool first
+        # Nothing can be rented where a host is, and it does not move.
+        gang = replace(gang, machines=tuple(m for m in gang.machines if not m.offer.slot))
         if gang.moving:
             names = ", ".join(m.slot for m in gang.moving)
             self._refuse(gang, self._goes_elsewhere(f"{names} leaves before all its machines are there"))

@@ -70,6 +70,7 @@ RULES: Mapping[FailureCause, FailureRule] = {
     FailureCause.PATH: _IN_A_ROW,
     FailureCause.TEST: _IN_A_ROW,
     FailureCause.UNFIT: FailureRule(Scope.NOTHING, at_once=False),  # `meshd.plan.replace` spaces the replacements
+    FailureCause.AWAY: FailureRule(Scope.NOTHING, at_once=False),
     FailureCause.ENDED: _IN_A_ROW,
     FailureCause.UNKNOWN: _IN_A_ROW,
 }

@@ -64,7 +64,8 @@ class Growth:
         self._offers = snapshot.known_offers
         self._gang = is_gang(pool, target)
         # Machines that were rented for jobs are where their jobs are, and that is no place for the target's.
-        self._ours = [m for m in have if not (m.by_queue and pool.from_queue)]
+        # Nothing can be rented where a host is.
+        self._ours = [m for m in have if not (m.offer.slot or (m.by_queue and pool.from_queue))]
         self._here = groups_of(self._ours, target) if self._gang else ()
         self._tried = TriedAlone(desired, pool, machines, have)
 

@@ -105,7 +105,9 @@ def give_back(
     """
     have = supply_gpus(machines)
     candidates = [
-        m for m in machines if m.name in idle and m.phase is Phase.READY and not (m.removal or m.failure or m.held)
+        m
+        for m in machines
+        if m.name in idle and m.phase is Phase.READY and not (m.removal or m.failure or m.held or m.offer.standing)
     ]
     for machine in sorted(candidates, key=lambda m: (idle[m.name], m.name)):
         queued = pool.from_queue or machine.by_queue

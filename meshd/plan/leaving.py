@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from meshd.model.host import PROVIDER
 from meshd.model.machine import IN_SLURM, FailureCause, Machine, Phase, Removal
 from meshd.model.plan import Adopt, AskCloud, Drain, Leave, Move, RemoveDevice, Step, Terminate
 from meshd.plan.failure_rules import cause_of_end, counts_in_a_row
@@ -19,7 +20,12 @@ from meshd.provider_api import Instance, InstanceState
 
 
 def fail(machine: Machine, failure: str, cause: FailureCause, vendor_words: str = "") -> Step:
-    """Give a machine up: through DRAINING when jobs may be on it, else directly to TERMINATING."""
+    """Give a machine up: through DRAINING when jobs may be on it, else directly to TERMINATING.
+
+    An owner may take a host away at any time: that is no fault of anybody.
+    """
+    if machine.provider == PROVIDER and cause in {FailureCause.ENDED, FailureCause.UNKNOWN, FailureCause.SCRIPT}:
+        cause = FailureCause.AWAY
     return Move(machine.name, failure, way_out(machine), failure, cause, vendor_words)
 
 
@@ -133,8 +139,8 @@ def _terminating_without_id(machine: Machine, given: PlanInput) -> Step | None:
 
 def gone(machine: Machine, given: PlanInput) -> Step | None:
     """Remove the tailnet devices with the name of a machine that is gone, where there are any."""
-    if machine.device_removed or not given.policy.may_change_devices:
-        return None
+    if machine.device_removed or not given.policy.may_change_devices or machine.provider == PROVIDER:
+        return None  # the device of a host outlives its machines
     devices = given.devices_named(machine.name)
     return RemoveDevice(machine.name, "its machine is gone", devices) if devices else None
 

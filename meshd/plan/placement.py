@@ -74,6 +74,8 @@ def _breaks(offer: Offer, pool: Pool, promise: Promise) -> Iterator[Miss]:
 
 def _elsewhere(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:
     own, where = f"pools.{pool.name}", offer.zone or offer.region
+    if offer.slot:
+        yield Miss(f"is for {offer.slot} alone", "")
     if offer.provider not in pool.providers:
         yield Miss("its provider is not among the pool's", f"{own}.providers")
     if target.provider and offer.provider != target.provider:

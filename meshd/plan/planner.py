@@ -100,6 +100,7 @@ def plan(
         tuple(step for step in steps if isinstance(step, Warn)),
         refused=tuple(refused for one in pools for refused in one.refused),
         open_slots={one.pool: one.open_slots for one in pools if one.open_slots is not None},
+        bound_slots={slot: why for one in pools for slot, why in one.bound_slots.items()},
         unwanted_slots=tuple(slot for one in pools for slot in one.unwanted_slots),
     )
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from meshd.model.desired import Desired, Pool
 from meshd.model.machine import Machine, Removal
 from meshd.model.observed import Snapshot
 from meshd.model.plan import CancelRemoval, OpenSlots, RefusedDemand, Remove, Step
+from meshd.plan.cover import units as offer_units
 from meshd.plan.demand import Demand, demand_of
 from meshd.plan.demand_growth import DemandGrowth
+from meshd.plan.hosted_demand import HostedDemand
+from meshd.plan.hosts import bound, standing
 from meshd.plan.plan_input import PlanInput
 from meshd.plan.room import Money
 from meshd.plan.scale import Beside, scale_steps, supply, supply_gpus, units
@@ -24,6 +27,7 @@ class PoolPlan:
     steps: tuple[Step, ...]
     refused: tuple[RefusedDemand, ...] = ()
     open_slots: OpenSlots | None = None
+    bound_slots: Mapping[str, str] = field(default_factory=dict)
     unwanted_slots: tuple[str, ...] = ()
 
 
@@ -36,12 +40,16 @@ def pool_plan(
     money: Money,
 ) -> PoolPlan:
     """The steps of one pool, and what of its demand cannot be had. `machines` are those that are not GONE."""
+    owned = bound(desired, pool, machines, given)
+    there = standing(pool, owned, money)
     if not pool.from_queue or given.slurm is None:
-        return PoolPlan(pool.name, tuple(scale_steps(desired, pool, machines, snapshot, given, money)))
+        beside = Beside(units=sum(offer_units(step.offer) for step in there), closed=owned.slots)
+        steps = [*there, *scale_steps(desired, pool, machines, snapshot, given, money, beside, owned)]
+        return PoolPlan(pool.name, tuple(steps))
     demand = demand_of(pool, machines, given, snapshot.by_person)
-    steps: list[Step] = [
-        CancelRemoval(m.name, "Slurm powers its slot up again: a job waits for it") for m in demand.kept
-    ]
+    demand = replace(demand, closed=demand.closed | owned.slots)
+    steps = [*there]
+    steps += [CancelRemoval(m.name, "Slurm powers its slot up again: a job waits for it") for m in demand.kept]
     removed = _cancelled(desired, pool, machines, demand)
     steps += [
         Remove(m.name, f"job {', '.join(m.for_jobs)} does not wait for it any more", Removal.SCALE_DOWN)
@@ -49,19 +57,23 @@ def pool_plan(
     ]
     have = [*(m for m in supply(machines) if m not in removed), *demand.kept]
     growth = DemandGrowth(desired, pool, machines, have, snapshot, given, money)
-    steps += growth.steps(demand.gangs)
-    refused = {slot for one in growth.refused for slot in one.slots}
-    beside = Beside(
-        demand.kept, removed, demand.slots, len(demand.lacking - refused) * promised_units(pool), demand.closed
-    )  # fmt: skip
+    hosted = HostedDemand(pool, owned, given)
+    steps += growth.steps(hosted.without(demand.gangs))
+    steps += hosted.requests({slot for one in growth.refused for slot in one.slots}, money)
+    refusals = (*growth.refused, *hosted.refused)
+    lacking = demand.lacking - {slot for one in refusals for slot in one.slots}
+    coming = [step for step in there if step.subject not in lacking]
+    arriving = len(lacking) * promised_units(pool) + sum(offer_units(step.offer) for step in coming)
+    beside = Beside(demand.kept, removed, demand.slots, arriving, demand.closed)
     moved = {step.subject for step in steps if isinstance(step, Remove)}
-    beside_steps = scale_steps(desired, pool, machines, snapshot, given, money, beside)
+    beside_steps = scale_steps(desired, pool, machines, snapshot, given, money, beside, owned)
     steps += [step for step in beside_steps if step.subject not in moved]  # a machine has one step at a time
     return PoolPlan(
         pool.name,
         tuple(steps),
-        tuple(growth.refused),
+        refusals,
         growth.open_slots(demand),
+        owned.states,
         _unwanted(demand, removed),
     )
 

@@ -68,7 +68,7 @@ def suiting(offers: Iterable[Offer], pool: Pool) -> list[Offer]:
     """The offers that a pool may rent at some time: what passes, such as free capacity, does not count."""
     any_time = replace(pool, promise=None, prices_since=None)
     wanted = Target(pool.name, 0)
-    return [o for o in offers if next(misses(replace(o, available=None), any_time, wanted), None) is None]
+    return [o for o in offers if next(misses(replace(o, available=None, slot=""), any_time, wanted), None) is None]
 
 
 def by_catalogue(offers: Iterable[Offer], pool: Pool, fixed: Fixed, memory_fraction: float) -> ByCatalogue | None:

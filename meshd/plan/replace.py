@@ -36,7 +36,8 @@ def replacement(desired: Desired, pool: Pool, machines: Sequence[Machine], given
     due = [
         (found.since, machine.name, machine, found)
         for machine in machines
-        if machine.unfit_reason is not None  # a node that is due was recorded as unfit long ago
+        if not machine.offer.standing
+        and machine.unfit_reason is not None  # a node that is due was recorded as unfit long ago
         and (found := unfit(machine, given.view)) is not None
         and _is_due(machine, found, given)
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase, Removal
@@ -13,6 +13,7 @@ from meshd.plan.cover import units as offer_units
 from meshd.plan.fitness import unfit
 from meshd.plan.gang import group_of, groups_of, is_gang
 from meshd.plan.grow import Growth
+from meshd.plan.hosts import NONE_BOUND, Bound
 from meshd.plan.placement import amount, overshoot_most
 from meshd.plan.plan_input import PlanInput
 from meshd.plan.room import Money
@@ -104,6 +105,7 @@ def scale_steps(
     given: PlanInput,
     money: Money,
     beside: Beside = NOTHING_BESIDE,
+    owned: Bound = NONE_BOUND,
 ) -> Iterator[Step]:
     """The steps that bring one pool to its target.
 
@@ -115,6 +117,7 @@ def scale_steps(
         given: the observed state.
         money: what the plan may still spend.
         beside: what the plan does for jobs.
+        owned: the slots of hosts.
     """
     target = desired.target(pool)
     if target is None:
@@ -125,6 +128,10 @@ def scale_steps(
         kept = removals_to_cancel(pool, target, missing, machines, given, beside)
         for machine in kept:
             yield CancelRemoval(machine.name, f"{amount(target.gpus, pool)} wanted again")
+        left, why = missing - sum(units(m) for m in kept), f"{amount(target.gpus, pool)} wanted"
+        woken = list(owned.requests(pool, target, left, why, money, beside.slots))
+        yield from woken
+        beside = replace(beside, units=beside.units + sum(offer_units(step.offer) for step in woken))
     growth = growth_of(desired, pool, machines, snapshot, given, money, beside)
     if growth is not None:
         yield from growth.steps()
@@ -208,7 +215,8 @@ def _shrink(
 
     In a pool that Slurm's queue drives, a machine on its way to a slot that a job waits for stays. Machines that were
     rented for jobs go only if they are idle and older than the target: the others leave when they are idle. Those of
-    the target do not go because of them: a pool keeps as many as its target says beside the queue's.
+    the target do not go because of them: a pool keeps as many as its target says beside the queue's. Machines of hosts
+    that never sleep stay.
     """
     if given.slurm is None:
         have = [m for m in have if m.phase is not Phase.READY]  # which ones are idle is not known
@@ -222,6 +230,7 @@ def _shrink(
     of_target = surplus
     if pool.from_queue:
         of_target = sum(units(m) for m in have if not m.by_queue) - target.gpus
+    have = [m for m in have if not m.offer.standing]
     for machine in have:
         by_queue = machine.by_queue and pool.from_queue
         if (by_queue and not _is_left_over(machine, target, given)) or _is_waited_for(machine, pool, given, beside):

@@ -166,9 +166,23 @@ class _Changes:
                 closable.append(node)
                 if "POWERING_DOWN" in node.states and not node.drained:
                     self._off_now.append(node.name)
+        closable = [node for node in closable if not self._of_host(pool, node)]
         opened = self._plan.open_slots.get(pool.name)
         if opened is not None:
             self._open(pool, closable, opened)
+
+    def _of_host(self, pool: SlotPool, node: SlurmNode) -> bool:
+        """Open or close a free slot that belongs to a host; False for any other."""
+        why = self._plan.bound_slots.get(node.name)
+        if why is None:
+            return False
+        reason = " ".join(f"{OURS} {why}".split())[:REASON_MAX].rstrip()
+        if not why and _ours(node):
+            self._resume.append(node.name)
+            self._reopened.add(pool.partition)
+        elif why and (not node.drained or node.reason != reason):
+            self._drain.setdefault(reason, []).append(node.name)
+        return True
 
     def look_for_idle(self, pool: SlotPool, nodes: Sequence[SlurmNode]) -> None:
         """Find the jobs that wait for new machines although idle nodes would do. Others that fit come before them.

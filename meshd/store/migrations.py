@@ -148,6 +148,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (pool, account, user)) STRICT""",
         "CREATE TABLE job_costs_until (one INTEGER PRIMARY KEY CHECK (one = 1), at INTEGER NOT NULL) STRICT",
     ),
+    ("CREATE TABLE hosts (name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",),
 )
 
 

@@ -28,6 +28,9 @@ LAUNCH: Final = "launch"
 GANG: Final = "gang"
 """The purpose of the key in the user data of a gang; `MachineKey.machine` is then `gang_key_owner`."""
 
+INVITATION: Final = "invitation"
+"""The purpose of the key in an invitation; `MachineKey.machine` is then `invitation_key_owner`."""
+
 MARGIN_S: Final = 600.0
 """A key lives this much longer than its machine may take to join."""
 JOINING: Final = frozenset({LAUNCH, GANG})
@@ -148,6 +151,11 @@ class MachineKey:
 def gang_key_owner(gang: str) -> str:
     """What stands for a gang in the record of its key: unique, and short enough for a key's description."""
     return f"{gang.partition(':')[0][-24:].lstrip('-')}-{hashlib.sha256(gang.encode()).hexdigest()[:12]}"
+
+
+def invitation_key_owner(host: str, number: int) -> str:
+    """What stands for an invitation in the record of its key, as `gang_key_owner`."""
+    return f"{host[:24].rstrip('-')}-{hashlib.sha256(host.encode()).hexdigest()[:6]}-{number}"
 
 
 def ask(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from meshd.model.host import PROVIDER
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmView, TailnetView, value_of
 
@@ -85,8 +86,8 @@ def fleet_of(
     view = value_of(slurm)
     nodes: dict[str, SeenNode] = {}
     for machine in machines:
-        if machine.phase not in MAY_HOLD_A_KEY:
-            continue
+        if machine.phase not in MAY_HOLD_A_KEY or (machine.provider == PROVIDER and not machine.own_key):
+            continue  # its owner logged its device in
         peer = tailnet.value.peers.get(machine.tailnet_id) if isinstance(tailnet, Fresh) else None
         nodes[machine.name] = SeenNode(
             slot=machine.slot,

@@ -27,6 +27,7 @@ from meshd.api.schema.head import (
     VersionView,
 )
 from meshd.api.schema.health import GpuLoadRow, HealthView, PathRow, PeerPathsView, SectionRow
+from meshd.api.schema.hosts import HostRow, HostsView, InviteAnswer, InviteRequest
 from meshd.api.schema.key_rotation import (
     AbortRotationRequest,
     KeyRow,
@@ -96,9 +97,13 @@ __all__ = [
     "ExplainViews",
     "GpuLoadRow",
     "HealthView",
+    "HostRow",
+    "HostsView",
     "InitChange",
     "InitFinding",
     "InitView",
+    "InviteAnswer",
+    "InviteRequest",
     "KeyRow",
     "LogRow",
     "LogsQuery",
@@ -190,6 +195,9 @@ DOCUMENTS: tuple[type[BaseModel], ...] = (
     TokenRenewalRequest,
     MachineAnswer,
     MachineAnswers,
+    InviteRequest,
+    InviteAnswer,
+    HostsView,
     DoctorView,
     ReloadRequest,
     ReloadView,

@@ -8,7 +8,7 @@ cannot be revoked now is tried again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -50,6 +50,7 @@ class MachineKeys(Controller):
         machine_store: the machines.
         fleet: what is known of them.
         clock: time.
+        invited: the owners of keys in invitations that are open.
     """
 
     name = "machine keys"
@@ -62,9 +63,11 @@ class MachineKeys(Controller):
         machine_store: MachineStore,
         fleet: Fleet,
         clock: Clock,
+        invited: Callable[[], Collection[str]] = tuple,
     ) -> None:
         super().__init__(clock)
         self._open = open_keys
+        self._invited = invited
         self._ports = ports
         self._store = ports.store
         self._api = ports.api
@@ -101,6 +104,12 @@ class MachineKeys(Controller):
         if machine.gang:
             return await self._key(m.gang_key_owner(machine.gang), m.GANG, left_s + m.MARGIN_S)
         return await self._key(machine.name, m.LAUNCH, left_s + m.MARGIN_S)
+
+    async def for_invitation(self, host: str, number: int, lifetime_s: float) -> KeptKey | None:
+        """The key for an invitation: the same one each time; None where meshd cannot mint. Raises as `for_launch`."""
+        if self._minter is None:
+            return None
+        return await self._key(m.invitation_key_owner(host, number), m.INVITATION, lifetime_s)
 
     async def for_login(self, machine: str, attempt: str) -> KeptKey:
         """The key for one attempt of a node to log in again: the same one each time. Raises as `for_launch`."""
@@ -208,6 +217,9 @@ class MachineKeys(Controller):
         if s.is_spare(key):
             spares = self._open.spares_of(key.machine)
             needed, why = s.secret_needed(key, machine, spares), s.why_end(key, machine, spares)
+        elif key.purpose == m.INVITATION:
+            needed = key.machine in self._invited()
+            why = "" if needed else "its invitation is over"
         else:
             logging_in = logs_in(self._rotations.last(), key.machine, key.purpose)
             phases = self._phases_of_gang(key.machine) if key.purpose == m.GANG else [phase]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -50,12 +51,13 @@ def build(
     slurm: Readable[SlurmView],
     key_record: Readable[AuthKey | None],
     clock: Clock,
+    invited: Callable[[], Collection[str]] = tuple,
 ) -> AuthKeyParts:
-    """Build the parts. Raises StoreError when the journal cannot be read."""
+    """Build the parts. `invited`: see MachineKeys. Raises StoreError when the journal cannot be read."""
     cluster, ahead = settings.cluster.name, timedelta(days=settings.tailnet.rotate_before_expiry_d)
     journal, open_keys = machine_store.journal, OpenKeys(machine_store.journal)
     fleet = Fleet(journal, open_keys, ports.store, tailnet, slurm, clock, settings.node_api.poll_hold_s)
-    machine_keys = MachineKeys(open_keys, ports, rotations, machine_store, fleet, clock)
+    machine_keys = MachineKeys(open_keys, ports, rotations, machine_store, fleet, clock, invited)
     spares = SpareKeys(machine_keys, agents, machine_store, open_keys, rotations, fleet, clock)
     context = StepContext(cluster, ports, prover, agents, machine_store, fleet, machine_keys, spares)
     triggers, primer = RotationTriggers(ports, key_record, ahead, clock), HandshakePrimer(tailnet, agents, clock)

@@ -8,7 +8,9 @@ from meshd.api.faults import Refused, Unknown
 from meshd.codes import EventKind, RefusalCode
 from meshd.daemon.head_api.names import near_words, pool_of_slot
 from meshd.daemon.head_api.state import HeadState
+from meshd.daemon.hosts.invitations import Invitations
 from meshd.daemon.machines.node_steps import SlurmControl
+from meshd.model.host import PROVIDER
 from meshd.model.machine import IN_SLURM, Machine, Phase, Removal
 
 
@@ -18,10 +20,12 @@ class MachineService:
     Args:
         state: the journal and the last tick.
         slurm: drains and resumes nodes.
+        hosts: evicts owned machines.
     """
 
-    def __init__(self, state: HeadState, slurm: SlurmControl) -> None:
+    def __init__(self, state: HeadState, slurm: SlurmControl, hosts: Invitations) -> None:
         self._state = state
+        self._hosts = hosts
         self._slurm = slurm
 
     def name_of(self, machine_or_slot: str, *, also_gone: bool = False) -> str:
@@ -72,7 +76,28 @@ class MachineService:
         return self._done(machine, EventKind.UNDRAIN, f"undrained by {actor.user}: {request.reason}".rstrip(": "))
 
     async def remove(self, request: s.RemoveRequest, actor: Actor) -> s.MachineAnswer:
-        """Give a machine back."""
+        """Give a machine back. A host is evicted: its machine first."""
+        if (name := self._host(request.machine)) is not None:
+            return self._evict(name, request, actor)
+        return self._remove(request, actor)
+
+    def _host(self, word: str) -> str | None:
+        """The host that a user means by its own name, or by the machine or slot that it is now."""
+        if self._hosts.knows(word):
+            return word
+        live = [m for m in self._state.journal.machines() if word in {m.name, m.slot} and m.provider == PROVIDER]
+        return live[0].offer.instance_type if live and self._hosts.knows(live[0].offer.instance_type) else None
+
+    def _evict(self, name: str, request: s.RemoveRequest, actor: Actor) -> s.MachineAnswer:
+        host, text = self._hosts.evict(name, actor, force=request.force, dry_run=request.dry_run)
+        self._state.controller.wake()
+        machine = next((m for m in self._state.journal.machines() if m.name == host.machine), None)
+        if machine is None:
+            return s.MachineAnswer(machine=name, slot=host.slot, phase="", text=text)
+        answer = self._remove(request.model_copy(update={"machine": machine.name}), actor)
+        return answer.model_copy(update={"text": f"{answer.text}; then {name} {text}"})
+
+    def _remove(self, request: s.RemoveRequest, actor: Actor) -> s.MachineAnswer:
         machine = self._machine(request.machine)
         if machine.phase in {Phase.TERMINATING, Phase.LOST}:
             return self._answer(machine, "is already being given back")

@@ -18,6 +18,7 @@ from meshd.daemon.head_api.offers import OfferService
 from meshd.daemon.head_api.scale import ScaleService
 from meshd.daemon.head_api.state import HeadState
 from meshd.daemon.head_api.status import PublishState, StatusService
+from meshd.daemon.hosts.invitations import Invitations
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.machine_store import MachineStore
@@ -76,6 +77,7 @@ class HeadService:
         auth_key: AuthKeyService,
         munge_key: MungeKeyService,
         node_tokens: NodeTokenService,
+        hosts: Invitations,
         waiting: Callable[[], tuple[WaitingJob, ...]] = tuple,
     ) -> None:
         self._state = state = HeadState(store, machines.controller, desired, snapshot, store.clock, waiting)
@@ -83,7 +85,8 @@ class HeadService:
             state, live, slurm_files=slurm_files, slurm_ping=slurm_ping, report=report,
             tailnet=tailnet, usd_so_far=costs.usd_so_far,
         )  # fmt: skip
-        self._machines = MachineService(state, slurm)
+        self._hosts = hosts
+        self._machines = MachineService(state, slurm, hosts)
         self._scale = ScaleService(state, look_at_slurm=sources.slurm.read_once, look_at_key=sources.key.read_once)
         self._offers = OfferService(state, read_offers)
         self._explain = ExplainService(state, logs)
@@ -114,6 +117,8 @@ class HeadService:
         table.write(e.RELOAD, self._reloaded)
         table.write(e.DRAIN, self._machines.drain)
         table.write(e.UNDRAIN, self._machines.undrain)
+        table.read(e.HOSTS, self._hosts.hosts)
+        table.write(e.INVITE, self._hosts.invite)
         table.write(e.REMOVE, self._machines.remove)
         table.read(e.COST, self._costs.cost)
         table.read(e.PRICES, self._prices.prices)

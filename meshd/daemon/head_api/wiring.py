@@ -12,6 +12,7 @@ from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.metrics import MetricsReader, MetricsService
 from meshd.daemon.head_api.service import HeadService
+from meshd.daemon.hosts.invitations import Invitations
 from meshd.daemon.live_settings import LiveSettings, Reload
 from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.machine_store import MachineStore
@@ -77,6 +78,7 @@ def build(
     auth_key: AuthKeyService,
     munge_key: MungeKeyService,
     node_tokens: NodeTokenService,
+    hosts: Invitations,
     waiting: Callable[[], tuple[WaitingJob, ...]] = tuple,
 ) -> HeadApiParts:
     """Build the parts. For the arguments see HeadService and MetricsReader."""
@@ -89,7 +91,7 @@ def build(
         doctor=Doctor(report.checks, look=snapshot.refresh, now=clock.now),
         read_offers=Refresh(sources.offers.values(), clock),
         prices=prices, costs=costs, auth_key=auth_key, munge_key=munge_key, node_tokens=node_tokens,
-        waiting=waiting,
+        hosts=hosts, waiting=waiting,
     )  # fmt: skip
     metrics.follow(
         MetricsReader(store.journal, desired, snapshot, service, guards, slurm_files, machines, ledger, clock)

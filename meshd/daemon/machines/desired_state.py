@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -13,6 +13,7 @@ from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.observe.source import Observed
 from meshd.model.budget import Budget, Spent
 from meshd.model.desired import Desired, Policy, Pool, Promise
+from meshd.model.host import Host
 from meshd.model.observed import SlurmView, value_of
 from meshd.plan.ledger import budget_of
 from meshd.plan.provider_capabilities import limits, rents_pods
@@ -145,6 +146,7 @@ class DesiredState:
         clock: time.
         ledger: what is spent.
         may_change_devices: the tailnet's API can be asked to change devices.
+        hosts: owned machines, and invitations.
     """
 
     def __init__(
@@ -159,7 +161,9 @@ class DesiredState:
         ledger: Spending,
         *,
         may_change_devices: bool,
+        hosts: Callable[[], tuple[Host, ...]] = tuple,
     ) -> None:
+        self._hosts = hosts
         self._live = live
         self._ledger = ledger
         self._minimum_s = {name: provider.capabilities.billing_minimum_s for name, provider in providers.items()}
@@ -193,6 +197,7 @@ class DesiredState:
             cooldowns=self._journal.cooldowns(now),
             expired_cooldowns=self._journal.expired_cooldowns(now),
             budget=self._budget(now),
+            hosts=self._hosts(),
         )  # fmt: skip
 
     def _budget(self, now: datetime) -> Budget:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 
+from meshd.api.host_handlers import HostHandlers
 from meshd.api.node_api import NodeApi
 from meshd.config import Settings
 from meshd.daemon.live_settings import LiveSettings
@@ -24,6 +25,7 @@ class NodeApiServer:
         tailnet: knows the head's address.
         service: what answers.
         clock: time.
+        hosts: what answers owned machines.
     """
 
     def __init__(
@@ -32,7 +34,9 @@ class NodeApiServer:
         tailnet: TailnetWatcher,
         service: NodeService,
         clock: Clock,
+        hosts: HostHandlers | None = None,
     ) -> None:
+        self._hosts = hosts
         self._live = live
         self._tailnet = tailnet
         self._service = service
@@ -49,7 +53,7 @@ class NodeApiServer:
                     if api is not None:
                         await api.stop()
                     self._service.head = head_facts(self._live.settings, own or address)
-                    api = NodeApi(self._service, poll_hold_s=settings.poll_hold_s, clock=self._clock)
+                    api = NodeApi(self._service, poll_hold_s=settings.poll_hold_s, clock=self._clock, hosts=self._hosts)
                     await api.start(address, settings.port)
                     serving = address
                 await self._clock.sleep(LOOK_INTERVAL_S)

@@ -74,6 +74,14 @@ class MachineTokens:
         """What its node agent speaks with afterwards."""
         return _shown_never(self._node(machine, generation))
 
+    def invitation_token(self, host: str, number: int) -> SecretStr:
+        """What redeems an invitation of a host; `number` counts the invitations with its name."""
+        return _shown_never(self._derive(f"invitation:{host}:{number}"))
+
+    def host_token(self, host: str, number: int) -> SecretStr:
+        """What a host speaks with that redeemed that invitation."""
+        return _shown_never(self._derive(f"host:{host}:{number}"))
+
     def keep_out_of_texts(self, machine: str, generations: Collection[int]) -> None:
         """Have the machine's join token, and its node tokens of these generations, blanked in every text."""
         _shown_never(self._join(machine))

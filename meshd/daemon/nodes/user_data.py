@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from meshd.bootstrap.assets import agent_sha256, stage1_template
 from meshd.bootstrap.stage1 import Stage1, render
@@ -13,6 +13,7 @@ from meshd.daemon.machines.create_calls import UserData
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.observe.source import Observed
 from meshd.errors import TailnetError
+from meshd.model.host import PROVIDER
 from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, TailnetView
 from meshd.provider_api import Provider
@@ -29,6 +30,7 @@ class UserDataMaker:
         tokens: join tokens.
         tailnet: the head's view.
         providers: what their machines can do.
+        is_ours: whether meshd logged the device of a machine's host in.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class UserDataMaker:
         tokens: MachineTokens,
         tailnet: Observed[TailnetView],
         providers: Mapping[str, Provider],
+        is_ours: Callable[[Machine], bool] = lambda _: False,
     ) -> None:
         self._live = live
         self._keys = keys
@@ -46,9 +49,12 @@ class UserDataMaker:
         self._tokens = tokens
         self._tailnet = tailnet
         self._providers = providers
+        self._is_ours = is_ours
 
     async def user_data(self, machine: Machine) -> UserData:
-        """Stage 1 for this machine, or for all machines of its gang."""
+        """Stage 1 for this machine, or for all machines of its gang. A host fetches what it needs itself."""
+        if machine.provider == PROVIDER:
+            return UserData("", own_key=self._is_ours(machine))
         settings, seen = self._live.settings, self._tailnet.current
         if not isinstance(seen, Fresh) or not seen.value.self_tailnet_ip:
             raise TailnetError("the head is not on the tailnet itself: run `tailscale up` on it")

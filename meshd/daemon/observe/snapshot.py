@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from meshd.daemon.observe.agent_reports import NodeReports
 from meshd.daemon.observe.loop_lag import LoopLag
 from meshd.daemon.observe.source import sources_of
 from meshd.daemon.observe.sources import Sources
+from meshd.model.host import Host
 from meshd.model.node_settings import WantedSection
-from meshd.model.observed import Observation, SlurmView, Snapshot, value_of
+from meshd.model.observed import Fresh, Observation, SlurmView, Snapshot, TailnetView, value_of
 from meshd.plan.demand import PoweredUp, powered_up
+from meshd.plan.hosts import as_machines
 from meshd.tailnet.watcher import TailnetWatcher
 
 
@@ -48,6 +51,7 @@ class SnapshotReader:
         applied: what Slurm has of the machines' lines.
         reports: what the node agents said last.
         wanted: the node settings.
+        hosts: owned machines.
     """
 
     def __init__(
@@ -58,7 +62,9 @@ class SnapshotReader:
         applied: Applied,
         reports: NodeReports,
         wanted: Wanted,
+        hosts: Callable[[], tuple[Host, ...]] = tuple,
     ) -> None:
+        self._hosts = hosts
         self._sources = sources
         self._tailnet = tailnet
         self._loop_lag = loop_lag
@@ -76,7 +82,7 @@ class SnapshotReader:
         return Snapshot(
             instances=sources_of(self._sources.listings),
             offers=sources_of(self._sources.offers),
-            tailnet=self._loop_lag.heard(self._tailnet.current),
+            tailnet=self._loop_lag.heard(self._named(self._tailnet.current)),
             slurm=slurm,
             node_addrs=self._applied.node_addrs,
             settable_addrs=self._applied.settable_addrs,
@@ -85,6 +91,10 @@ class SnapshotReader:
             sections=self._wanted.of_arriving(),
             by_person=self._powered_up.slots,
         )
+
+    def _named(self, seen: Observation[TailnetView]) -> Observation[TailnetView]:
+        """The tailnet, with hosts under the names of their machines."""
+        return replace(seen, value=as_machines(seen.value, self._hosts())) if isinstance(seen, Fresh) else seen
 
     async def refresh(self) -> None:
         """Read Slurm and the tailnet now. A source that cannot be read becomes unavailable; nothing is raised."""

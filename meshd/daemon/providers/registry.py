@@ -10,6 +10,7 @@ import structlog
 
 from meshd.config import Settings
 from meshd.errors import Fault, ProviderOff
+from meshd.model.host import PROVIDER
 from meshd.plugins import installed, make
 from meshd.price_list import PriceList
 from meshd.provider_api import (
@@ -38,7 +39,7 @@ def load_providers(
     adapters = installed()
     providers: dict[str, Provider] = {}
     for name, table in settings.providers.items():
-        if table.enabled:
+        if table.enabled and name != PROVIDER:  # owned machines are no adapter's
             made = make(name, adapters, ProviderContext(settings.cluster.name, table.own(), now, partial(prices, name)))
             if isinstance(made, tuple):
                 log.error("provider_off", provider=name, problems=[str(fault) for fault in made])

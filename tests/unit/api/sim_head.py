@@ -35,6 +35,7 @@ from meshd.obs.metrics import Metrics
 from meshd.provider_api import Offer
 from meshd.runtime.clock import SystemClock
 from tests.clocks import SimClock
+from tests.host_room import host_parts
 from tests.live import live_settings
 from tests.node_room import node_parts
 from tests.property.sim import CLOUD, START, Answer, Called, Daemon, World
@@ -139,7 +140,8 @@ class SimHead(Answers):
             usd_so_far=lambda _: 0.0,
         )  # fmt: skip
         scale = ScaleService(state, look_at_slurm=_nothing, look_at_key=_nothing)
-        machines = MachineService(state, self.world)
+        hosts = host_parts(daemon.machine_store, desired=daemon.desired).invitations
+        machines = MachineService(state, self.world, hosts)
         self.read(e.STATUS, status.status)
         self.read(e.NODES, status.nodes)
         self.read(e.VERSION, status.version)
@@ -152,6 +154,8 @@ class SimHead(Answers):
         self.write(e.DRAIN, machines.drain)
         self.write(e.UNDRAIN, machines.undrain)
         self.write(e.REMOVE, machines.remove)
+        self.read(e.HOSTS, hosts.hosts)
+        self.write(e.INVITE, hosts.invite)
 
     def do(self, what: Callable[[], T]) -> T:
         """Do something where the services run."""

@@ -1,0 +1,1 @@
+"""Owned machines: invitations, the polls of hosts, and the provider `static`."""
