@@ -19,7 +19,7 @@ from meshd.cli.session import Session, print_json, say
 @as_json_option
 @click.pass_obj
 def command(session: Session, *, watch: bool, as_json: bool) -> None:
-    """List owned machines, and invitations that nobody has redeemed yet."""
+    """List owned machines and open invitations."""
 
     def render(view: HostsView) -> None:
         if as_json:
