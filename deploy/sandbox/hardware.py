@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from deploy.sandbox.hypervisor import MachineSpec
+from deploy.sandbox.hypervisor import MachineSpec, Owned
 from deploy.sandbox.network import METADATA
 
 _MEMORY_MIB = {
@@ -92,7 +92,9 @@ def lay_out(spec: MachineSpec, address: str, root: Path) -> None:
     more = f"{METADATA} metadata.google.internal metadata\n" if spec.labels.get("cloud") == "gce" else ""
     names = f"127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n{address} {spec.name}\n{more}"
     files = {"usr/share/sandbox/gpus.json": json.dumps(gpu_table(spec))}
-    if not spec.pod:
+    if spec.owned:
+        files |= _owned(spec, spec.owned)
+    elif not spec.pod:
         files |= {
             "etc/hostname": f"{spec.name}\n",
             "etc/hosts": names,
@@ -116,5 +118,22 @@ def lay_out(spec: MachineSpec, address: str, root: Path) -> None:
     units.mkdir(parents=True)
     for name in ("console", "wall"):
         (units / f"systemd-ask-password-{name}.path").symlink_to("/dev/null")
+    if spec.owned:
+        return
     # What user data holds may be secret: root alone reads it, as on a cloud's machine.
     (root / "var/lib/cloud/seed/nocloud/user-data").chmod(0o600)
+
+
+def _owned(spec: MachineSpec, owned: Owned) -> dict[str, str]:
+    """The files of a machine that somebody has installed: an identity, names, trust."""
+    names = "".join(f"{address} {name}\n" for name, address in owned.names.items())
+    files = {
+        "etc/hostname": f"{spec.name}\n",
+        "etc/hosts": f"127.0.0.1 localhost\n127.0.1.1 {spec.name}\n::1 localhost ip6-localhost\n{names}",
+        "etc/machine-id": f"{hashlib.sha256(spec.name.encode()).hexdigest()[:32]}\n",
+        # There is no name server: a closed port answers at once where an unreachable one stalls.
+        "etc/resolv.conf": "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n",
+    }
+    if owned.certificate:
+        files["etc/ssl/certs/ca-certificates.crt"] = owned.certificate
+    return files

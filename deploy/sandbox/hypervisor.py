@@ -38,6 +38,19 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
+class Owned:
+    """What a machine is that somebody owns: no cloud knows it, and it is on a network of its own behind NAT.
+
+    Attributes:
+        names: hosts that it can look up, each with its address; there is no name server.
+        certificate: of a server that it trusts, in PEM; "": as its image.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    certificate: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class MachineSpec:
     """One machine to boot, as a cloud's create call describes it.
 
@@ -49,6 +62,7 @@ class MachineSpec:
         clock_offset_s: seconds that the machine's wall clock is off (a fault; 0 in health).
         missing_gpus: how many of `gpus` do not show up inside (a fault; 0 in health).
         pod: makes it a container; None: a machine that boots systemd.
+        owned: makes it somebody's own; None: a cloud's.
     """
 
     name: str
@@ -60,6 +74,7 @@ class MachineSpec:
     missing_gpus: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     pod: Pod | None = None
+    owned: Owned | None = None
 
 
 class Hypervisor(Protocol):

@@ -19,6 +19,9 @@ An image is a stack of directories, topmost first, which overlayfs joins when a 
 
 The image SUITE-stock-pod has nothing of that. It is like those that a cloud offers: a small Debian with Python.
 
+The image SUITE-plain is for machines that no cloud made: Debian with systemd, and stand-ins for GPUs. It lacks Python,
+cloud-init, tailscale, Slurm and munge.
+
 The images SUITE-uml and head-uml are for machines with a kernel of their own: what is below `tailscale` is the file of
 a disk there, with that kernel's modules and the programs of NFS.
 """
@@ -49,6 +52,9 @@ POD = "-pod"
 STOCK = "-stock"
 """What the name of a pod's image has before `POD` that a cloud offers to everybody."""
 
+PLAIN = "-plain"
+"""What the name of an image ends with whose machines somebody owns: no cloud made them."""
+
 UML = "-uml"
 """What the name of an image ends with whose machines have a kernel of their own (user-mode Linux)."""
 
@@ -59,6 +65,12 @@ USER_WHEELS = ("mlflow-skinny==3.17.2", "ray==2.60.0", "submitit==1.5.4")
 """What users of a head can install with pip, with all that it depends on."""
 
 STOCK_PACKAGES = ("curl", "iproute2", "iputils-ping", "netcat-openbsd", "openssh-server", "procps", "python3")
+
+PLAIN_PACKAGES = (
+    *("systemd", "systemd-sysv", "dbus", "init", "cron", "sudo"),
+    *("curl", "iproute2", "iputils-ping", "nftables", "openssh-server", "procps"),
+)
+"""What a small installation of Debian has on a machine of its owner."""
 
 TORCH_PACKAGES = (
     *("python3-torch", "openmpi-bin", "python3-mpi4py"),
@@ -191,8 +203,8 @@ class MachineImage:
 
 
 async def image_by_name(name: str) -> MachineImage:
-    """The image that a machine's spec names: one of `SUITES`, with or without `TORCH`, `POD` or both, or `UML`; or of
-    a head: `HEAD`, with or without `UML`, or `HEAD_MLFLOW`.
+    """The image that a machine's spec names: one of `SUITES`, with or without `TORCH`, `POD` or both, or `UML`, or
+    `PLAIN`; or of a head: `HEAD`, with or without `UML`, or `HEAD_MLFLOW`.
 
     Raises:
         ValueError: there is no such image.
@@ -200,6 +212,8 @@ async def image_by_name(name: str) -> MachineImage:
     """
     if name.endswith(UML):
         return await ensure_uml_image(name)
+    if name.endswith(PLAIN):
+        return await ensure_plain_image(name)
     if name in {HEAD, HEAD_MLFLOW}:
         return await ensure_head_image(PYPROJECT, mlflow=name == HEAD_MLFLOW)
     return await ensure_image(name)
@@ -352,6 +366,39 @@ async def ensure_stock(suite: str) -> Path:
     return await cache.ensure("images", f"{suite}{STOCK}", key, build)
 
 
+async def ensure_plain_image(name: str) -> MachineImage:
+    """The image `name` ("trixie-plain"). Raises ValueError where there is no such image, CommandError as a build."""
+    suite = name.removesuffix(PLAIN)
+    if suite not in SUITES:
+        raise ValueError(f"no image {name!r}: there are {', '.join(SUITES)}, each with {PLAIN} appended")
+    return MachineImage(name, (await _ensure_plain_config(), await _ensure_hardware(), await ensure_plain(suite)))
+
+
+async def ensure_plain(suite: str) -> Path:
+    """The lowest layer of the plain image of one Debian suite."""
+    builder = _IMAGE / "build_stock.sh"
+    key = cache.recipe_key(suite, platform.machine(), builder.read_bytes(), *PLAIN_PACKAGES)
+
+    async def build(root: Path) -> None:
+        log = cache.log_file(f"image-{suite}{PLAIN}")
+        async with step(f"image {suite}{PLAIN} (a small Debian with systemd)", log):
+            await _with_apt("build_stock.sh", [root, suite], suite, PLAIN_PACKAGES, log)
+
+    return await cache.ensure("images", f"{suite}{PLAIN}", key, build)
+
+
+async def _ensure_plain_config() -> Path:
+    folders = [_IMAGE / "files/etc/systemd", _IMAGE / "files/etc/ssh", _IMAGE / "stock/etc/apt"]
+    parts = [part for folder in folders for part in trees.contents(folder)]
+
+    async def build(root: Path) -> None:
+        for folder in folders:
+            trees.copy(folder, root / "etc" / folder.name)
+        _mask(root / "etc/systemd/system")
+
+    return await cache.ensure("layers", "plain", cache.recipe_key(Path(__file__).read_bytes(), *parts), build)
+
+
 async def _ensure_stock_config() -> Path:
     files = _IMAGE / "stock"
 
@@ -479,13 +526,18 @@ async def _ensure_config() -> Path:
     async def build(root: Path) -> None:
         trees.copy(files, root)
         units = root / "etc/systemd/system"
-        for unit in MASKED:
-            (units / unit).symlink_to("/dev/null")
+        _mask(units)
         wanted = units / "multi-user.target.wants"
         wanted.mkdir(parents=True)
         (wanted / "tailscaled.service").symlink_to("/usr/lib/systemd/system/tailscaled.service")
 
     return await cache.ensure("layers", "config", cache.recipe_key(*parts), build)
+
+
+def _mask(units: Path) -> None:
+    units.mkdir(parents=True, exist_ok=True)
+    for unit in MASKED:
+        (units / unit).symlink_to("/dev/null")
 
 
 async def _ensure_share() -> Path:

@@ -284,7 +284,8 @@ class NspawnHypervisor:
         if own_kernel:
             port = await self._network.attach_tap()
         else:
-            port = await (self._network.attach(pod.ports, hard_nat=pod.hard_nat) if pod else self._network.attach())
+            public = pod.ports if pod else {} if spec.owned else None
+            port = await self._network.attach(public, hard_nat=bool(pod and pod.hard_nat))
         machine = None
         try:
             (folder / "disk").mkdir(parents=True)

@@ -16,8 +16,9 @@ from deploy.sandbox.progress import say
 _TORCH = f"trixie{images.TORCH}"
 _POD = f"trixie{images.POD}"
 _STOCK = f"trixie{images.STOCK}{images.POD}"
+_PLAIN = f"trixie{images.PLAIN}"
 _UML = (f"trixie{images.UML}", f"head{images.UML}") if images.has_uml() else ()
-_IMAGES = (*images.SUITES, _TORCH, _POD, _STOCK, *_UML)
+_IMAGES = (*images.SUITES, _TORCH, _POD, _STOCK, _PLAIN, *_UML)
 _PARTS = (*_IMAGES, images.HEAD, images.HEAD_MLFLOW, "tailscale", "control")
 
 
@@ -30,6 +31,7 @@ _LAYERS: Mapping[str, Sequence[Callable[[], Awaitable[Path]]]] = {
     _TORCH: (lambda: images.ensure_torch_layer("trixie"),),
     _POD: (lambda: images.ensure_s6_layer("trixie"),),
     _STOCK: (lambda: images.ensure_stock("trixie"),),
+    _PLAIN: (lambda: images.ensure_plain("trixie"),),
 }
 """The layers of a part that take long, in their order; each above the base of its suite."""
 

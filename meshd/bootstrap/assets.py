@@ -59,20 +59,25 @@ def stage1_template(*, systemd: bool = True, gang: bool = False) -> str:
         systemd: for a machine that boots systemd.
         gang: with the part by which the machines of a gang find out who they are.
     """
-    parts = [_node_text(f"stage1_{'systemd' if systemd else 'container'}.sh"), _node_text("stage1_gang.sh")]
-    text = _node_text("stage1.sh").replace("# PART\n", parts[0]).replace("# GANG\n", parts[1] if gang else "")
-    kinds = ("systemd", "container") if systemd else ("container", "systemd")
-    for kind, other in (kinds, ("gang", "single") if gang else ("single", "gang")):
-        lines = (line for line in text.splitlines() if not line.endswith(f"  #: {other}"))
-        text = "".join(f"{line.removesuffix(f'  #: {kind}')}\n" for line in lines)
-    return text
+    part = _node_text(f"stage1_{'systemd' if systemd else 'container'}.sh")
+    text = _node_text("stage1.sh").replace("# PART\n", part)
+    text = text.replace("# GANG\n", _node_text("stage1_gang.sh") if gang else "")
+    return _assembled(text, systemd=systemd, gang=gang)
 
 
 def invitation_template() -> str:
     """The text of deploy/node/invitation.sh with its parts in other files. Raises MeshdError as `node_dir` does."""
-    text = _node_text("invitation.sh")
+    return _assembled(_node_text("invitation.sh"), systemd=True, gang=False)
+
+
+def _assembled(text: str, *, systemd: bool, gang: bool) -> str:
+    """A script with the files that its lines `# PART FILE` name, and with the lines of its kind alone."""
     for line in [line for line in text.splitlines() if line.startswith("# PART ")]:
         text = text.replace(f"{line}\n", _node_text(line.removeprefix("# PART ").strip()))
+    kinds = ("systemd", "container") if systemd else ("container", "systemd")
+    for kind, other in (kinds, ("gang", "single") if gang else ("single", "gang")):
+        lines = (line for line in text.splitlines() if not line.endswith(f"  #: {other}"))
+        text = "".join(f"{line.removesuffix(f'  #: {kind}')}\n" for line in lines)
     return text
 
 
@@ -99,6 +104,7 @@ def agent_zipapp() -> bytes:
     package = node_dir() / "meshd_node"
     files = [*package.glob("*.py"), package / TASK_PROLOG]
     sources = {f"meshd_node/{path.name}": path.read_bytes() for path in files}
+    sources["meshd_node/take_off.sh"] = (node_dir() / "take_off.sh").read_bytes()
     pod = container_dir()
     for path in (path for pattern in _POD for path in pod.glob(pattern) if path.is_file()):
         sources[f"pod/{path.relative_to(pod)}"] = path.read_bytes()

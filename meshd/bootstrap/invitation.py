@@ -70,6 +70,7 @@ def render(invitation: Invitation, template: str) -> str:
         "AUTH_KEY": one.auth_key.get_secret_value() if one.auth_key is not None else "",
         "TAILNET": one.tailnet,
         "HEADS": " ".join(one.heads),
+        "PORT": str(one.port),
         "ENROL": json.dumps(enrol, separators=(",", ":")),
         "PACKAGES": PACKAGES,
         "EXPIRES": f"{one.expires_at.timestamp():.0f}",

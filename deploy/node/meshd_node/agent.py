@@ -136,7 +136,7 @@ class Agent:
                 self._say_once(str(error), urgent=isinstance(error, NotPossible))
                 self._report_problem(error)
             if self._dead_man.left_s() <= 0 and not look(self._node.paths.proc).jobs:
-                if self._node.systemd:
+                if self._node.systemd and not self._node.owned:
                     return self._end()
                 self._go_on()
             time.sleep(min(pause_s, max(self._dead_man.left_s(), 0.05)))
@@ -271,7 +271,7 @@ class Agent:
         return EXIT_DEAD_MAN
 
     def _go_on(self) -> None:
-        """A container that ends is started again by its cloud, and costs as much: only the head can end it."""
+        """A container that ends is started again by its cloud, and costs as much; an owned machine is its owner's."""
         minutes = self._dead_man.limit_s / 60
-        say(f"no contact with the head for {minutes:.0f} min: this container waits for the head to end it", urgent=True)
+        say(f"no contact with the head for {minutes:.0f} min: this machine waits for the head", urgent=True)
         self._dead_man.contact()

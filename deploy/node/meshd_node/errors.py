@@ -84,11 +84,13 @@ class HeadRefused(NodeError):
     Attributes:
         status: HTTP status.
         fatal: whether the head says that trying again cannot help.
+        code: the head's word for the reason.
     """
 
-    def __init__(self, status: int, reason: str, cure: str, fatal: bool) -> None:
+    def __init__(self, status: int, reason: str, cure: str, fatal: bool, code: str = "") -> None:
         self.status = status
         self.reason = reason
         self.cure = cure
         self.fatal = fatal
+        self.code = code
         super().__init__(f"{reason} ({cure})" if cure else reason)

@@ -199,4 +199,18 @@ class HeadLink:
         reason = str(fault.get("reason") or f"the head answered {status}")
         if status in _AGAIN:
             raise HeadUnreachable(reason)
-        raise HeadRefused(status, reason, str(fault.get("cure") or ""), bool(fault.get("fatal", False)))
+        code = str(fault.get("code") or "")
+        raise HeadRefused(status, reason, str(fault.get("cure") or ""), bool(fault.get("fatal", False)), code)
+
+    def fetch(self, path: str, token: str, timeout_s: float = 60.0) -> bytes:
+        """A file from the head.
+
+        Raises:
+            HeadUnreachable, HeadRefused: as `call`.
+        """
+        headers = {"Authorization": f"Bearer {token}"}
+        status, answer = self._twice("GET", path, None, headers, timeout_s)
+        if status != 200:
+            self._judge(status, answer)
+            raise HeadUnreachable(f"the head answered {status}")
+        return answer

@@ -94,7 +94,10 @@ class LoginWatch:
                 sure_s = SILENT_S if found == SILENT else SURE_S
                 self._fault, self._since_s, self._next_s = found, now_s, now_s + sure_s
             if now_s >= self._next_s:
-                self._repair()
+                if self._node.own_device:
+                    self._failed("its owner has logged this machine in, and may do so again")
+                else:
+                    self._repair()
         except (NodeError, OSError) as error:  # tailscaled does not run, or does not end
             if self._fault:
                 self._failed(str(error))

@@ -35,12 +35,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--systemctl", default="systemctl", help="program that stands for systemctl")
     parser.add_argument("--tun", choices=("yes", "no"), help="instead of looking for a TUN device")
     parser.add_argument("--refused-pause-s", type=float, default=30.0, help="pause after a refusal")
-    parser.add_argument("verb", choices=("run", "install", "facts", "reauth", "metadata"))
+    parser.add_argument("verb", choices=("run", "install", "facts", "reauth", "metadata", "enrol", "host"))
     parser.add_argument("--attempt", default="", help="for reauth: the name under which it keeps its result")
     options = parser.parse_args(argv)
     paths = Paths(options.root, options.proc)
     tun = options.tun == "yes" if options.tun else None
     use_console(paths.console)
+    if paths.host_file.exists() and options.verb in ("run", "install", "reauth"):
+        from .before import Before
+
+        sys.dont_write_bytecode = True
+        Before(paths).watch()
     try:
         if options.verb == "facts":
             from . import facts
@@ -61,6 +66,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             reauth.carry_out(Node(paths, options.systemctl, tun), options.attempt)
             return 0
+        if options.verb == "enrol":
+            from . import enrol
+
+            return enrol.enrol(Node(paths, options.systemctl, tun))
+        if options.verb == "host":
+            from . import host
+
+            return host.serve(Node(paths, options.systemctl, tun))
         if options.verb == "install":
             return _install(Node(paths, options.systemctl, tun))
         return _run(_first_node(paths, options.systemctl, tun), options.refused_pause_s)

@@ -74,6 +74,20 @@ def close(run: Run | None = None) -> str:
     return "; ".join(faults)
 
 
+def reopen(run: Run | None = None) -> None:
+    """Take all rules of `close` away. Idempotent."""
+    run = run or _run
+    _works(run, ["nft", "delete", "table", "inet", TABLE])
+    for program in ("iptables", "ip6tables"):
+        for hook, chain in (("OUTPUT", CHAIN), ("FORWARD", f"{CHAIN}-fwd")):
+            if _works(run, [program, "-w", "-D", hook, "-j", chain]):
+                _works(run, [program, "-w", "-F", chain])
+                _works(run, [program, "-w", "-X", chain])
+    for family in ("-4", "-6"):
+        while _works(run, ["ip", family, "rule", "del", "pref", str(RULE_PREFERENCE)]):
+            pass
+
+
 def answers(places: Sequence[tuple[str, int]] = PLACES) -> str:
     """Whether a metadata service serves anything here, and where; "" when there is none, as in most containers.
 

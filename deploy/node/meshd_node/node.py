@@ -38,6 +38,8 @@ class Node:
     Attributes:
         systemd: whether systemd runs the services; otherwise s6 does.
         tun: whether tailscaled has a TUN device; otherwise it runs in user space.
+        owned: whether it is somebody's own: it never powers itself off.
+        own_device: whether its owner logged it in on the tailnet: nobody else logs it in, out or on.
         sections: the node settings.
     """
 
@@ -50,6 +52,8 @@ class Node:
         self.sections = Sections(self)
         self.systemd = has_systemd(paths)
         self.tun = has_tun(paths) if tun is None else tun
+        self.owned = paths.host_file.exists()
+        self.own_device = read_json(paths.host_file).get("tailnet") == "own"
         self.host_name = HostName(paths, self.tun)
         self.munge_changed = False
         """munged has another key than at the last proof with the head."""

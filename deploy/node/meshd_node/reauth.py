@@ -51,6 +51,8 @@ def reauth(node: Node, attempt: str, key: bytes = b"") -> dict[str, Any]:
     """
     if not attempt or not all(char.isalnum() or char == "-" for char in attempt) or len(attempt) > 80:
         raise NotPossible("the attempt has no usable name", "this is a fault of meshd: report it")
+    if node.own_device:
+        raise NotPossible("the owner of this machine has logged it in", "its login is not the cluster's to renew")
     result = _result(node, attempt)
     if result is None:
         if key:

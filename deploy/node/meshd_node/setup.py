@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import Hopeless, ToolFailed
 from .files import read_json, write_atomic
-from .tools import search_path
+from .tools import around, search_path
 
 if TYPE_CHECKING:
     from .node import Node
@@ -57,7 +57,8 @@ def apply(node: Node, value: dict[str, Any], tell: Callable[[str], None]) -> Non
     write_atomic(node.paths.setup_tries, json.dumps(now).encode(), 0o600)
     write_atomic(node.paths.setup_script, script.encode(), 0o700)
     left_s = began_unix + timeout_s - time.time()
-    code = _run(node, str(value["pool"]), max(left_s, 0.0), tell)
+    with around("setup"):
+        code = _run(node, str(value["pool"]), max(left_s, 0.0), tell)
     if code is None:
         raise Hopeless(f"the script did not end within {timeout_s:g} s: {_end(node.paths.setup_log)}")
     if code != 0:

@@ -7,8 +7,8 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -50,6 +50,19 @@ _hanging: dict[str, _Hanging] = {}
 _lock = threading.Lock()
 
 
+_around: list[Callable[[str], AbstractContextManager[None]]] = []
+
+
+def use_around(context: Callable[[str], AbstractContextManager[None]]) -> None:
+    """Enter this context, which gets the program's name, around each program that this process runs."""
+    _around[:] = [context]
+
+
+def around(program: str) -> AbstractContextManager[None]:
+    """The context for a program that is not started by `run`."""
+    return _around[0](program) if _around else nullcontext()
+
+
 def search_path() -> str:
     """PATH, with the system directories at its end: units and cron lack some."""
     own = os.environ.get("PATH", "")
@@ -82,6 +95,11 @@ def run(argv: Sequence[str], timeout_s: float, stdin: bytes = b"", check: bool =
     program = find(argv[0]) if "/" not in argv[0] else argv[0]
     if not program:
         raise ToolMissing(argv[0])
+    with around(os.path.basename(program)):  # noqa: PTH119
+        return _run(program, argv, timeout_s, stdin, check)
+
+
+def _run(program: str, argv: Sequence[str], timeout_s: float, stdin: bytes, check: bool) -> Result:
     with _lock:
         before = _hanging.get(program)
         if before is not None and not before.over():

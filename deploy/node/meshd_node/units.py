@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 NODE_UNIT = "meshd-node.service"
+HOST_UNIT = "meshd-host.service"
 METADATA_UNIT = "meshd-metadata.service"
 SLURMD_UNIT = "meshd-slurmd.service"
 MUNGE_UNIT = "munge.service"
@@ -24,6 +25,30 @@ Restart=always
 RestartSec=1
 KillMode=process
 UMask=0077
+OOMScoreAdjust=-900
+LimitCORE=0
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def host_unit(run: str) -> str:
+    """The unit of the agent of an owned machine, for its whole stay in the cluster. It ends well when that is over."""
+    return f"""[Unit]
+Description=meshd host agent
+Wants=network-online.target
+After=network-online.target tailscaled.service
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+ExecStart=/bin/sh {run}
+Restart=on-failure
+RestartSec=1
+KillMode=process
+UMask=0077
+Environment=PYTHONDONTWRITEBYTECODE=1
 OOMScoreAdjust=-900
 LimitCORE=0
 

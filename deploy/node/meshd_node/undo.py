@@ -1,0 +1,161 @@
+"""Takes back what `before` has kept: a layer at a time, from the newest record to the oldest.
+
+What is as meshd left it becomes what it was. A text that somebody has changed since loses only meshd's lines. What else
+somebody has changed stays, and is named. Each record is marked when it is taken back, so that an undo that was cut off
+goes on where it was.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from . import lines
+from .before import Before, Log, Record
+from .console import say
+from .paths import Paths
+from .root_path import others_decide
+from .snapshot import ABSENT, DIRECTORY, FILE, Snapshot, put, take, text_of
+
+_MOUNTED = "something is mounted there: it stays"
+TEXT_MAX_B = 4 * 1024 * 1024
+
+WHOLE = ("etc/munge", "var/lib/munge", "var/log/munge", "var/log/slurm", "var/spool/slurmd", "var/lib/slurm",
+         "usr/lib/meshd", "var/log/meshd-node-setup.log")  # fmt: skip
+"""Directories that meshd makes and daemons fill: where meshd made them, they go with all that is in them."""
+
+
+def judge(before: Before, layer: str) -> None:
+    """Note which paths are as meshd left them: before packages are removed, whose scripts change some of them."""
+    newest = {record.path: record for record in before.logs[layer].records if not record.undone}
+    for record in newest.values():
+        if not record.ours and record.after is not None and record.after.same(take(Path(record.path))):
+            before.logs[layer].mark(record, "ours")
+
+
+def take_back(before: Before, layer: str, paths: Paths, skip: Callable[[str], bool] = lambda _: False) -> list[str]:
+    """Take all changes of a layer back; those that could not be, a line each.
+
+    Args:
+        before: what was kept.
+        layer: HOST or NODE.
+        paths: the machine's paths.
+        skip: whether a path is left as it is, for a later step.
+    """
+    log, left = before.logs[layer], []
+    for record in reversed(log.records):
+        if record.undone or skip(record.path):
+            continue
+        try:
+            why = _one(before, log, record, paths)
+        except OSError as error:
+            why = str(error.strerror or error)
+        if why:
+            left.append(f"{record.path}: {why}")
+            say(f"{record.path} is not as before: {why}")
+        log.mark(record, "undone")
+    _host_name(log.facts.get("hostname", []), paths)
+    return left
+
+
+def _one(before: Before, log: Log, record: Record, paths: Paths) -> str:
+    """Take one record back; why not, or ""."""
+    path, was = Path(record.path), record.before
+    if place := others_decide(path):
+        return f"others than root may exchange {place}"
+    now = take(path)
+    if now.same(was):
+        if was.kind == FILE and was.sha256 and now.mtime_ns != was.mtime_ns:
+            os.utime(str(path), ns=(was.mtime_ns, was.mtime_ns))
+        return ""
+    if was.kind == ABSENT and now.kind == DIRECTORY:
+        return _remove_directory(path, record, paths)
+    if now.kind == DIRECTORY and was.kind != DIRECTORY:
+        return "it is a directory now, which stays"
+    if record.ours or record.after is None or record.after.same(now):
+        put(path, was, before.store)
+        return ""
+    merged = _merged(before, record, path, now)
+    if merged is None:
+        return "somebody has changed it since: it stays"
+    log.restate(record, merged, now)  # so that it is not merged again after an interruption
+    put(path, merged, before.store)
+    return ""
+
+
+def _merged(before: Before, record: Record, path: Path, now: Snapshot) -> Snapshot | None:
+    """What a text becomes that somebody else has changed too; None where that is not known."""
+    was, after = record.before, record.after
+    if after is None or not was.kind == after.kind == now.kind == FILE:
+        return None
+    old = before.store.text(was.sha256, TEXT_MAX_B)
+    new = before.store.text(after.sha256, TEXT_MAX_B)
+    text = text_of(path, TEXT_MAX_B)
+    if old is None or new is None or text is None:
+        return None
+    merged = lines.take_back(old, new, text).encode("utf-8", "surrogateescape")
+    rights = now if (now.mode, now.uid, now.gid) != (after.mode, after.uid, after.gid) else was
+    return replace(rights, sha256=before.store.add(merged), mtime_ns=0)
+
+
+def _remove_directory(path: Path, record: Record, paths: Paths) -> str:
+    inside = os.path.relpath(str(path), str(paths.root))
+    if (record.after is not None and record.after.whole) or inside in WHOLE:
+        return remove_tree(path)
+    try:
+        path.rmdir()
+    except OSError:
+        return "others have put files into it: it stays"
+    return ""
+
+
+def remove_tree(path: Path) -> str:
+    """Remove what is at a path with all that is in it, but nothing of another file system; why not, or ""."""
+    try:
+        found, parent = path.lstat(), path.parent.stat()
+    except FileNotFoundError:
+        return ""
+    if not stat.S_ISDIR(found.st_mode):
+        path.unlink()
+        return ""
+    if found.st_dev != parent.st_dev:
+        return _MOUNTED
+    at = os.open(str(path.parent), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return _remove(path.name, at, found.st_dev)
+    finally:
+        os.close(at)
+
+
+def _remove(name: str, at: int, device: int) -> str:
+    """Remove a directory by its name in an open one. Never touches what is mounted in it: its server may be away."""
+    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+    left = ""
+    try:
+        with os.scandir(fd) as entries:
+            inside = list(entries)
+        for entry in inside:
+            found = entry.stat(follow_symlinks=False)
+            if found.st_dev != device:
+                left = _MOUNTED
+            elif stat.S_ISDIR(found.st_mode):
+                left = _remove(entry.name, fd, device) or left
+            else:
+                os.unlink(entry.name, dir_fd=fd)
+    finally:
+        os.close(fd)
+    if not left:
+        os.rmdir(name, dir_fd=at)
+    return left
+
+
+def _host_name(names: list[str], paths: Paths) -> None:
+    """Give the kernel the name again that it had at first."""
+    if names and str(paths.root) == "/":
+        with suppress(OSError):
+            socket.sethostname(names[0])
