@@ -280,7 +280,7 @@ async def test_a_container_goes_on_after_the_dead_mans_time(house: House) -> Non
     (house.machine.root / "proc").mkdir()
     house.machine.extra = ("--proc", str(house.machine.root / "proc"))
     await house.machine.start()
-    await until(lambda: "waits for the head to end it" in house.machine.text())
+    await until(lambda: "this machine waits for the head" in house.machine.text())
     house.handlers.gpus_rented = 1
     await until(lambda: ready(house))
 

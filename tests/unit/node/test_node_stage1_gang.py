@@ -106,7 +106,7 @@ def test_a_service_that_is_late_is_asked_again_and_one_that_is_away_is_reported(
 
 def test_what_the_agent_is_told(tmp_path: Path) -> None:
     line = next(line for line in text().splitlines() if "%MACHINE%" in line and "printf" in line)
-    told = run("dash", f"{GCE}identify\n" + line.replace(">$ETC/join.json.new &&", "").strip(), PATH="/usr/bin:/bin")
+    told = run("dash", f"{GCE}identify\n" + line.replace(">$JOIN.new &&", "").strip(), PATH="/usr/bin:/bin")
     config = json.loads(told.stdout)
     assert (config["machine"], config["instance_id"]) == ("mesh-h100-7-k7q2mz", "us-central1-a/mesh-h100-7-k7q2mz")
     assert config["token"] == "J" * 64
