@@ -82,6 +82,8 @@ and unpacks images."""
 
 _HERE = Path(__file__).resolve().parent
 _IMAGE = _HERE / "image"
+FILES = _IMAGE / "files"
+"""What machines of clouds have besides their packages."""
 _MLFLOW = _HERE.parent / "services" / "mlflow"
 PYPROJECT = _HERE.parents[1] / "pyproject.toml"
 SDKS = ("aws", "gce")
@@ -520,7 +522,7 @@ async def _with_apt(builder: str, words: Sequence[str | Path], suite: str, packa
 
 
 async def _ensure_config() -> Path:
-    files = _IMAGE / "files"
+    files = FILES
     parts = [Path(__file__).read_bytes(), *trees.contents(files)]
 
     async def build(root: Path) -> None:

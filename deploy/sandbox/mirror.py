@@ -1,7 +1,8 @@
 """An archive of Debian packages inside a sandbox, for machines whose image lacks what a node needs.
 
-It answers by the names of Debian's archive and of tailscale's, which the machine's /etc/hosts leads here. It has what a
-stock image of pods lacks, and nothing else. It is not signed: the image's list of sources trusts it.
+It answers by the names of Debian's archive and of tailscale's, which the machine's /etc/hosts leads here. It has what
+the stock images of pods and the plain images lack, and nothing else. It is not signed: the image's list of sources
+trusts it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,39 @@ from deploy.sandbox.progress import step
 
 DEBIAN = "deb.debian.org"
 TAILSCALE = "pkgs.tailscale.com"
-PACKAGES = ("ca-certificates", "gcc", "libc6-dev", "make", "munge", "rsync", "s6", "slurm-client", "slurmd", "xz-utils")
+PACKAGES = (
+    *("ca-certificates", "gcc", "libc6-dev", "make", "munge", "python3", "rsync", "s6", "slurm-client", "slurmd"),
+    "xz-utils",
+)
 """What stage 1 and the node agent may install; tailscale is made here, of the binaries that other machines have."""
+
+_SCRIPTS = {
+    "postinst": """\
+#!/bin/sh
+set -e
+[ "$1" != configure ] || [ ! -x /usr/bin/deb-systemd-helper ] || {
+    deb-systemd-helper unmask tailscaled.service >/dev/null
+    deb-systemd-helper enable tailscaled.service >/dev/null
+    [ ! -d /run/systemd/system ] || { systemctl daemon-reload; deb-systemd-invoke start tailscaled.service >/dev/null; }
+}
+""",
+    "prerm": """\
+#!/bin/sh
+set -e
+[ ! -d /run/systemd/system ] || deb-systemd-invoke stop tailscaled.service >/dev/null
+""",
+    "postrm": """\
+#!/bin/sh
+set -e
+[ ! -d /run/systemd/system ] || systemctl daemon-reload
+[ "$1" != purge ] || {
+    [ ! -x /usr/bin/deb-systemd-helper ] || deb-systemd-helper purge tailscaled.service >/dev/null
+    rm -rf /var/lib/tailscale
+}
+""",
+}
+"""What the scripts of tailscale's own package do."""
+_UNIT = "usr/lib/systemd/system/tailscaled.service"
 
 _CONTROL = """\
 Package: tailscale
@@ -53,13 +85,15 @@ async def ensure_mirror(suite: str) -> Path:
     Raises:
         CommandError: a package could not be downloaded or built.
     """
-    base, tailscale = await images.ensure_stock(suite), await gotools.ensure_tailscale()
-    key = cache.recipe_key(Path(__file__).read_bytes(), base.name, tailscale.name)
+    bases = await images.ensure_stock(suite), await images.ensure_plain(suite)
+    tailscale = await gotools.ensure_tailscale()
+    key = cache.recipe_key(Path(__file__).read_bytes(), *(base.name for base in bases), tailscale.name)
 
     async def build(root: Path) -> None:
         log = cache.log_file(f"mirror-{suite}")
         async with step(f"packages for {suite} ({', '.join(PACKAGES)})", log):
-            debs = await images.fetch_packages(base, suite, PACKAGES, log)
+            for base in bases:
+                debs = await images.fetch_packages(base, suite, PACKAGES, log)
             pool = root / "debian/pool"
             pool.mkdir(parents=True)
             for deb in sorted(debs.glob("*.deb")):
@@ -80,6 +114,11 @@ async def _pack_tailscale(binaries: Path, pool: Path) -> None:
         tree = Path(folder) / "tailscale"
         shutil.copytree(binaries, tree, symlinks=True)
         (tree / "DEBIAN").mkdir()
+        for name, script in _SCRIPTS.items():
+            (tree / "DEBIAN" / name).write_text(script)
+            (tree / "DEBIAN" / name).chmod(0o755)
+        (tree / _UNIT).parent.mkdir(parents=True)
+        shutil.copyfile(images.FILES / _UNIT, tree / _UNIT)
         text = _CONTROL.format(version=gotools.TAILSCALE_VERSION, arch=_ARCH[platform.machine()])
         (tree / "DEBIAN/control").write_text(text)
         tree.chmod(0o755)
