@@ -12,6 +12,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,14 @@ from pydantic import SecretBytes
 from meshd.api.node_api import NodeApi
 from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.agents import AgentQueues
+from meshd.daemon.hosts.wiring import NamedDevices
 from meshd.daemon.munge_key.head import HeadMunge
 from meshd.daemon.munge_key.wiring import build
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import TailnetError
 from meshd.model.hardware import GpuFact
+from meshd.model.host import Host
+from meshd.model.ids import PoolName, SlotName
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, TailnetPeer, TailnetView
 from meshd.munge.client import MungeClient
@@ -33,7 +37,9 @@ from meshd.munge.key import MungeKeyStore
 from meshd.runtime.run import Result
 from meshd.slurm.client import SlurmClient
 from meshd.store.auth_rotations import AuthRotations
+from meshd.store.hosts import Hosts
 from meshd.store.munge_rotations import MungeRotations
+from tests.host_room import Deleted, host_parts, static_provider
 from tests.live import live_settings
 from tests.node_room import node_parts
 from tests.sources import Given, fresh
@@ -104,6 +110,15 @@ class Caller:
         report = {"phase": "serving", "munge_ok": True, "roster_version": 0, "hold_s": 0, **report}
         return await self.call("POST", "/v1/poll", report, token)
 
+    async def enrol(self, token: str | None = None, **body: Any) -> Answer:
+        """POST /v1/hosts/enrol."""
+        given = {"facts": facts_wire(gpus=[]), "tailnet": "own", **body}
+        return await self.call("POST", "/v1/hosts/enrol", given, token)
+
+    async def poll_host(self, token: str | None = None, **report: Any) -> Answer:
+        """POST /v1/hosts/poll; it is not held."""
+        return await self.call("POST", "/v1/hosts/poll", {"state": "free", "hold_s": 0, **report}, token)
+
 
 class Head(Small):
     """One life of a head. Build it inside `head_at`, which serves its API.
@@ -130,14 +145,20 @@ class Head(Small):
             fresh(lambda: self.slurm.seen), self.clock, poll_hold_s=25.0,
             credential=lambda: SecretBytes(self.munged_key),
         ).controller  # fmt: skip
+        self.hosts, self.tailnet_api = Hosts(self.journal), Deleted()
+        self.owned = host_parts(
+            self.machine_store, self.hosts, live=self.live, tokens=self.tokens, devices=self.tailnet_api
+        )
+        self.static = static_provider(self.hosts, self.machine_store)
+        whois = NamedDevices(self, self.hosts)
         parts = node_parts(
-            self.machine_store, live=self.live, tokens=self.tokens, agents=self.queues, whois=self, munge=munge,
+            self.machine_store, live=self.live, tokens=self.tokens, agents=self.queues, whois=whois, munge=munge,
             munge_key=self.munge_key, node_steps=self.node_steps,
             tailnet=Given(lambda: Fresh(self._tailnet(), self.clock.now())),
         )  # fmt: skip
         self.devices, self.refusals, self.node_tokens = parts.devices, parts.refusals, parts.node_tokens
         self.token_service, self.service = parts.token_service, parts.service
-        self.api = NodeApi(self.service, poll_hold_s=25.0, clock=self.clock)
+        self.api = NodeApi(self.service, poll_hold_s=25.0, clock=self.clock, hosts=self.owned.service)
         self.base = ""
         self._sessions: list[aiohttp.ClientSession] = []
         self._stopped = False
@@ -167,6 +188,35 @@ class Head(Small):
     def node_token(self, one: Machine) -> str:
         """What root of the machine has once it has joined."""
         return self.tokens.node_token(one.name).get_secret_value()
+
+    # -- owned machines -------------------------------------------------------------------------------------------
+
+    def invited(self, name: str = "tower", index: int = 1, **changes: Any) -> str:
+        """An invitation in the journal, and the device of the machine that is meant. Returns its token."""
+        now = self.clock.now()
+        host = Host(name, PoolName("desk"), SlotName("desk-1"), now, now + timedelta(hours=1))
+        self.hosts.put(replace(host, **changes), "invited", now)
+        self.peers[address_of(index)] = TailnetPeer(f"n-{index}", f"pc-{index}", f"100.64.0.{index + 1}", online=True)
+        return self.tokens.invitation_token(name, 1).get_secret_value()
+
+    def host_token(self, name: str = "tower") -> str:
+        """What the host speaks with once it is enrolled."""
+        return self.tokens.host_token(name, 1).get_secret_value()
+
+    def host(self, name: str = "tower") -> Host:
+        """Its record."""
+        found = self.hosts.find(name)
+        assert found is not None
+        return found
+
+    async def enrolled(self, name: str = "tower", index: int = 1, **changes: Any) -> Caller:
+        """A host that has used its own token; and its agent."""
+        agent = self.at(index)
+        answer = await agent.enrol(self.invited(name, index, **changes))
+        assert answer.status == 200, answer.body
+        agent.token = answer.body["host_token"]
+        assert (await agent.poll_host()).status == 200
+        return agent
 
     def at(self, index: int = 1, token: str = "") -> Caller:
         """A process on a machine."""
