@@ -16,6 +16,9 @@ from hypothesis import strategies as st
 from meshd.model import plan as p
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.desired import Desired, Policy, Pool, Target
+from meshd.model.hardware import GpuFact
+from meshd.model.host import Host
+from meshd.model.ids import PoolName, SlotName
 from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase, Removal
 from meshd.model.observed import AgentReport, Fresh, Snapshot
 from meshd.model.path import MeasuredPath, PathKind
@@ -60,10 +63,11 @@ class Ideal:
     def __init__(
         self, machines: dict[str, Machine], jobs: dict[str, str], gpus: int, *, pool: Pool = POOL,
         offers: tuple[Offer, ...] = (OFFER,), sold_out: tuple[Offer, ...] = (),
-        ills: dict[str, str] | None = None, relayed_s: int | None = None, **target: Any,
+        ills: dict[str, str] | None = None, relayed_s: int | None = None, hosts: tuple[Host, ...] = (), **target: Any,
     ) -> None:  # fmt: skip
         self.machines = dict(machines)
         self.offers, self.sold_out = offers, sold_out
+        self.hosts = {host.name: host for host in hosts}
         self.cooldowns: dict[CooldownKey, Cooldown] = {}
         self.jobs = dict(jobs)
         self.drained: set[str] = {m.slot for m in machines.values() if m.phase is Phase.DRAINING}
@@ -94,7 +98,7 @@ class Ideal:
             instance(m, InstanceState.GONE if m.name in ended else InstanceState.RUNNING, provider=m.offer.provider)
             for m in rented
         ]
-        clouds = {"aws", *(offer.provider for offer in self.offers)}
+        clouds = {"aws", "static", *(offer.provider for offer in self.offers)}
         seen = snapshot(
             instances={c: Fresh(tuple(i for i in listed if i.provider == c), self.now) for c in clouds},
             offers={c: Fresh(tuple(o for o in self.offers if o.provider == c), self.now) for c in clouds},
@@ -104,7 +108,9 @@ class Ideal:
             reports={m.name: AgentReport(at=self.now, head_path=self.path()) for m in line.values()},
         )
         cooldowns = {key: cooldown for key, cooldown in self.cooldowns.items() if cooldown.until > self.now}
-        return self.decide(replace(self.desired, cooldowns=cooldowns), list(self.machines.values()), seen, self.now)
+        self.hosts = {name: replace(h, seen_at=self.now if h.seen_at else None) for name, h in self.hosts.items()}
+        desired = replace(self.desired, cooldowns=cooldowns, hosts=tuple(self.hosts.values()))
+        return self.decide(desired, list(self.machines.values()), seen, self.now)
 
     def decide(self, desired: Desired, machines: list[Machine], seen: Snapshot, now: datetime) -> p.Plan:
         return plan(desired, machines, seen, now)
@@ -147,6 +153,9 @@ class Ideal:
             del self.ills[m.name]
         if not isinstance(step, p.RecordFitness | p.RestartSlurmd | p.Replace):
             (self.drained.add if isinstance(step, p.Drain) else self.drained.discard)(m.slot)
+        if m.provider == "static" and isinstance(step, p.Launch | p.Terminate):
+            name = m.offer.instance_type
+            self.hosts[name] = replace(self.hosts[name], machine=m.name if isinstance(step, p.Launch) else "")
         to, changes = self.outcome(step, m)
         m = m.moved(to, self.now, step.reason) if to else m
         self.machines[m.name] = replace(m, **changes)
@@ -205,8 +214,10 @@ class Ideal:
                 pool, target = self.desired.pools["h100"], self.desired.targets["h100"]
                 kinds = {"never": {False}, "only": {True}}.get(target.pods or pool.pods, {False, True})
                 assert (step.offer.provider == PODS) in kinds, "the pool does not allow it"
+                bound = next((h.name for h in self.hosts.values() if h.slot == step.subject), "")
+                assert bound in {"", step.offer.instance_type}, "the slot is a host's"
                 most = self.desired.targets["h100"].gpus + step.offer.gpus - 1
-                assert supply <= most, "more was rented than wanted"
+                assert step.offer.standing or supply <= most, "more was rented than wanted"
                 assert not held[step.subject], "the slot is another's"
         taken = Counter(m.slot for m in self.machines.values() if m.phase in HOLDS_SLOT)
         assert all(count <= max(1, held[slot]) for slot, count in taken.items())
@@ -381,3 +392,73 @@ def test_unfit_nodes_are_replaced_and_any_prefix_leads_there(
         for m in ailing:
             assert world.ills[m.name] == "person" or m.slot in jobs or not whole
     assert ends[0] == ends[1]
+
+
+GPU = GpuFact(0, "NVIDIA H100 80GB HBM3", "GPU-0", 81559, "/dev/nvidia0")
+OWNED = replace(POOL, providers=("static", "aws"))
+
+
+def host(index: int, *, there: bool = True, sleeps: bool = False) -> Host:
+    """A host of one GPU, bound to the slot with this index."""
+    plain = Host(f"pc-{index}", PoolName("h100"), SlotName(f"h100-{index}"), NOW, NOW, enrolled_at=NOW)
+    wake, sleep = ("3c:ec:ef:00:12:34", ("systemctl", "suspend")) if sleeps else ("", ())
+    return replace(
+        plain, seen_at=NOW if there else None, wake_mac=wake, sleep_command=sleep, facts=replace(FACTS, gpus=(GPU,))
+    )
+
+
+@st.composite
+def owned(draw: st.DrawFn) -> tuple[dict[str, Machine], dict[str, str], int, tuple[Host, ...]]:
+    """Hosts that are there, away or asleep, beside rented machines in the other slots."""
+    machines, jobs, gpus = draw(states())
+    count = draw(st.integers(1, 3))
+    hosts = tuple(
+        host(index, there=draw(st.booleans()), sleeps=draw(st.booleans())) for index in range(1, count + 1)
+    )  # fmt: skip
+    bound = {h.slot for h in hosts}
+    rented = {name: m for name, m in machines.items() if m.slot not in bound}
+    return rented, {slot: job for slot, job in jobs.items() if slot not in bound}, gpus, hosts
+
+
+@settings(max_examples=bounded(150, 6000))
+@given(owned(), st.integers(0, 20), st.integers(0, 4))
+def test_hosts_are_taken_first_and_any_prefix_leads_there(
+    start: tuple[dict[str, Machine], dict[str, str], int, tuple[Host, ...]], cut: int, rounds_cut: int
+) -> None:
+    machines, jobs, gpus, hosts = start
+    ends = []
+    for rounds in (0, rounds_cut):
+        world = Ideal(machines, jobs, gpus, pool=OWNED, hosts=hosts)
+        for _ in range(rounds):
+            world.carry_out(world.plan().steps[:cut])
+        ready, live, running = world.end()
+        assert running == len(jobs), "no job was ended"
+        nodes = {m.slot for m in world.machines.values() if m.phase is Phase.READY and m.provider == "static"}
+        always = {h.slot for h in hosts if h.seen_at is not None and not h.can_sleep}
+        assert always <= nodes, "a host that is there and never sleeps is a node"
+        away = {h.slot for h in hosts if h.seen_at is None and not h.can_sleep}
+        assert not away & nodes
+        assert {h.machine for h in world.hosts.values() if h.machine} == {
+            m.name for m in world.machines.values() if m.phase is not Phase.GONE and m.provider == "static"
+        }
+        room = SLOTS - len(away) - sum(
+            m.phase in HOLDS_SLOT and m.phase is not Phase.READY for m in world.machines.values()
+        )  # fmt: skip
+        assert ready == max(min(gpus, room), len(always)), "hosts count for the target"
+        ends.append((ready, live, len(always)))
+    assert ends[0] == ends[1]
+
+
+@settings(max_examples=bounded(60, 2000))
+@given(st.integers(0, SLOTS), st.integers(0, SLOTS))
+def test_a_host_that_is_there_stays_whatever_the_target(before: int, after: int) -> None:
+    world = Ideal({}, {}, before, pool=OWNED, hosts=(host(1), host(2, sleeps=True)))
+    world.end()
+    world.desired = replace(world.desired, targets={"h100": Target("h100", after)})
+    ready, _, _ = world.end()
+    nodes = {m.slot for m in world.machines.values() if m.phase is Phase.READY and m.provider == "static"}
+    assert ready == max(1, after)
+    assert "h100-1" in nodes
+    assert ("h100-2" in nodes) <= (before >= 2 or after >= 2)
+    if after >= 2 and before <= 1:
+        assert "h100-2" in nodes, "the sleeping host is woken before anything is rented"
