@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from meshd.model import plan as p
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.desired import Desired, Policy, Pool, Target
-from meshd.model.hardware import GpuFact
 from meshd.model.host import Host
-from meshd.model.ids import PoolName, SlotName
 from meshd.model.machine import HOLDS_SLOT, IN_SLURM, Machine, Phase, Removal
 from meshd.model.observed import AgentReport, Fresh, Snapshot
 from meshd.model.path import MeasuredPath, PathKind
@@ -26,7 +24,7 @@ from meshd.plan.planner import plan
 from meshd.plan.scale import supply_gpus
 from meshd.provider_api import InstanceState, Offer, ProviderName
 from tests.tiers import bounded
-from tests.unit.worlds import AWS, FACTS, NOW, OFFER, ago, instance, machine, node, peer, slurm, snapshot, tailnet
+from tests.unit.worlds import AWS, FACTS, NOW, OFFER, ago, host, instance, machine, node, peer, slurm, snapshot, tailnet
 
 SLOTS = 5
 POOL = Pool("h100", "h100", 1, SLOTS, ("aws",))
@@ -394,17 +392,7 @@ def test_unfit_nodes_are_replaced_and_any_prefix_leads_there(
     assert ends[0] == ends[1]
 
 
-GPU = GpuFact(0, "NVIDIA H100 80GB HBM3", "GPU-0", 81559, "/dev/nvidia0")
 OWNED = replace(POOL, providers=("static", "aws"))
-
-
-def host(index: int, *, there: bool = True, sleeps: bool = False) -> Host:
-    """A host of one GPU, bound to the slot with this index."""
-    plain = Host(f"pc-{index}", PoolName("h100"), SlotName(f"h100-{index}"), NOW, NOW, enrolled_at=NOW)
-    wake, sleep = ("3c:ec:ef:00:12:34", ("systemctl", "suspend")) if sleeps else ("", ())
-    return replace(
-        plain, seen_at=NOW if there else None, wake_mac=wake, sleep_command=sleep, facts=replace(FACTS, gpus=(GPU,))
-    )
 
 
 @st.composite

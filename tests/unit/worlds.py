@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from meshd.model.desired import Policy
-from meshd.model.hardware import NodeFacts, NodeShape
+from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
+from meshd.model.host import Host
 from meshd.model.ids import MachineName, PoolName, SlotName
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView, Unavailable
@@ -40,6 +41,19 @@ def machine(phase: Phase, *, index: int = 1, age_s: float = 10.0, **changes: Any
         facts=FACTS if phase in later else None, munge_ok=phase in started, line_published=phase in started,
         slurmd_started=phase in started, heartbeat_at=ago(5) if phase in later else None,
         slurmd_start_ordered_at=ago(1000) if phase in started else None,
+    )  # fmt: skip
+    return replace(plain, **changes)
+
+
+GPU = GpuFact(0, "NVIDIA H100 80GB HBM3", "GPU-0", 81559, "/dev/nvidia0")
+
+
+def host(index: int, *, there: bool = True, sleeps: bool = False, **changes: Any) -> Host:
+    """An owned machine with one GPU, bound to the slot with this index."""
+    plain = Host(
+        f"pc-{index}", PoolName("h100"), SlotName(f"h100-{index}"), NOW, NOW, enrolled_at=NOW, token_used=True,
+        device_id=f"n-pc-{index}", seen_at=NOW if there else None, facts=replace(FACTS, gpus=(GPU,)),
+        wake_mac="3c:ec:ef:00:12:34" if sleeps else "", sleep_command=("systemctl", "suspend") if sleeps else (),
     )  # fmt: skip
     return replace(plain, **changes)
 

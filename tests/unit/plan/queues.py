@@ -11,6 +11,7 @@ from meshd.model import plan as p
 from meshd.model.budget import Budget
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.desired import Desired, Policy, Pool, Promise, Target
+from meshd.model.host import Host
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Unavailable
 from meshd.plan.planner import plan
@@ -66,7 +67,8 @@ def decided(
     slurm: SlurmView | None, *machines: Machine, offers: Sequence[Offer] = (HERE, NEXT, THERE), pool: Pool = POOL,
     gpus: int | None = None, cooldowns: Mapping[CooldownKey, Cooldown] | None = None,
     expired: Mapping[CooldownKey, Cooldown] | None = None, target: Mapping[str, Any] | None = None,
-    budget: Budget | None = None, unread: Mapping[str, Unavailable] | None = None, **parts: Any,
+    budget: Budget | None = None, unread: Mapping[str, Unavailable] | None = None,
+    hosts: tuple[Host, ...] = (), **parts: Any,
 ) -> p.Plan:  # fmt: skip
     rented = [m for m in machines if m.instance_id]
     clouds = {"aws", "gce"}
@@ -79,7 +81,7 @@ def decided(
     targets = {} if gpus is None else {"h100": Target("h100", gpus, **(target or {}))}
     desired = Desired(
         "lab", {"h100": pool}, targets, Policy(gang_max={"aws": 500, "gce": 1000}), cooldowns=cooldowns or {},
-        expired_cooldowns=expired or {}, budget=budget or Budget(),
+        expired_cooldowns=expired or {}, budget=budget or Budget(), hosts=hosts,
     )  # fmt: skip
     return plan(desired, machines, seen, NOW)
 
