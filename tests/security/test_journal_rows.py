@@ -21,13 +21,14 @@ from meshd.munge.rotation import begin as begin_munge
 from meshd.plan.planner import plan
 from meshd.provider_api import Instance, InstanceId, InstanceState
 from meshd.store.auth_rotations import AuthRotations
+from meshd.store.hosts import Hosts
 from meshd.store.journal import Journal
 from meshd.store.machine_keys import OpenKeys
 from meshd.store.migrations import MIGRATIONS
 from meshd.store.munge_rotations import MungeRotations
 from meshd.tailnet import machine_keys
 from meshd.tailnet.rotation import AuthKeyRotation, AuthKeyStage, KeyOrigin, NodeStage, RotationNode
-from tests.unit.worlds import AWS, FACTS, NOW, machine, slurm, snapshot
+from tests.unit.worlds import AWS, FACTS, NOW, host, machine, slurm, snapshot
 
 FIELDS = {
     "facts": {"shape": None},
@@ -269,6 +270,19 @@ def test_machine_keys(tmp_path: Path) -> None:
     journal = Journal(path)
     assert [key.machine for key in OpenKeys(journal).all()] == ["m2"]
     assert [key for _, key, _ in kept_aside(path)] == ["m1 launch"]
+    journal.close()
+
+
+def test_hosts(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    journal = Journal(path)
+    for index in (1, 2):
+        Hosts(journal).put(host(index), "invited", NOW)
+    journal.close()
+    damaged(path, "hosts", '{"name": "pc-1", "slot": 7}', "name = 'pc-1'")
+    journal = Journal(path)
+    assert Hosts(journal).all() == (host(2),)
+    assert [(table, key) for table, key, _ in kept_aside(path)] == [("hosts", "pc-1")]
     journal.close()
 
 
