@@ -59,12 +59,14 @@ class HostPollIn(FromAgent):
         machine: whose node agent is there; "" in state free.
         problem: what keeps the host from where it should go, for people; "" when all is well.
         order: the order that it follows; the answer is held until another one should hold. "" is answered at once.
+        facts: as in EnrolIn, when the host starts and when they have changed; None: as before.
         hold_s: the host wants an answer within this many seconds; None: the head's own.
     """
 
     state: HostState
     machine: _Name = ""
     problem: Annotated[str, Field(max_length=1000), Words] = ""
+    facts: FactsIn | None = None
     order: Literal["", "free", "node", "evict", "sleep"] = ""
     hold_s: Annotated[float, Field(ge=0, le=600)] | None = None
 

@@ -132,7 +132,8 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     auth_rotations, munge_rotations = AuthRotations(journal), MungeRotations(journal)
     active, quiesce = ActiveRotations(auth_rotations, munge_rotations), Quiesce(munge_rotations, clock)
     guards = Guards(live, metrics, clock)
-    hosts, waker = Hosts(journal), Waker(run)
+    hosts, waker = Hosts(journal, settings.cluster.state_dir / "hosts.json"), Waker(run)
+    hosts.restore(clock.now())
     static = {PROVIDER: StaticProvider(hosts, clock.now, waker)} if owned_machines(settings) else {}
     providers = guards.around_all({**ports.providers, **static})
     tailnet = TailnetWatcher(ports.tailscaled, clock, poll_interval_s=settings.tailnet.poll_interval_s)
@@ -194,6 +195,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     def changed_hosts() -> None:
         if PROVIDER in sources.listings:
             sources.list_again(PROVIDER)
+            sources.offers[PROVIDER].hurry()
         awake.set()
 
     def is_ours(machine: Machine) -> bool:

@@ -23,6 +23,7 @@ from meshd.model.plan import RequestMachine
 from meshd.plaintext import counted
 from meshd.plan import explanation
 from meshd.plan.fitness import is_ready, unfit
+from meshd.plan.hosts import away, unsuited
 from meshd.plan.paths import path_fault
 from meshd.plan.placement import amount, unit_of
 from meshd.plan.plan_input import ClusterView
@@ -66,6 +67,15 @@ class _Moment:
     def _cluster_view(self) -> ClusterView:
         return ClusterView.of(self.tick.snapshot, self.desired.policy, self.at)
 
+    def _host(self, slot: str, pool: Pool) -> str:
+        """Why a slot that belongs to a host has no machine; "" for any other slot."""
+        owner = next((host for host in self.desired.hosts if (host.slot, host.pool) == (slot, pool.name)), None)
+        if owner is None:
+            return ""
+        why = away(owner, self.at) or unsuited(owner, pool)
+        why = why or ("it sleeps until somebody needs it" if owner.can_sleep else "it is about to be a node")
+        return f"it is the slot of {owner.name}, an owned machine: {why}"
+
     def why_none(self, slot: str, pool: str, machines: list[Machine]) -> str:
         """Why a slot has no machine. `machines` are the pool's."""
         if pool not in self.desired.pools:
@@ -73,6 +83,8 @@ class _Moment:
         for step in self.tick.plan.steps:
             if isinstance(step, RequestMachine) and step.subject == slot:
                 return f"a machine is about to be rented for it: {step.offer.key}"
+        if why := self._host(slot, self.desired.pools[pool]):
+            return why
         for refused in self.tick.plan.refused:
             if slot in refused.slots:
                 return f"no machine can be had for it before {refused.until:%H:%M} UTC: {refused.reason}"

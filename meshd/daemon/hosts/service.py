@@ -16,6 +16,7 @@ from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.errors import JoinRefused, NotNow
 from meshd.model.desired import Desired
+from meshd.model.hardware import NodeFacts
 from meshd.model.host import Host, HostOrder
 from meshd.model.observed import TailnetPeer
 from meshd.plan.admission import release, slurmd_window
@@ -200,8 +201,14 @@ class HostService:
         )  # fmt: skip
         before = self._get(host.name)
         told = report.problem and report.problem != before.problem
+        facts = report.facts.to_model() if report.facts is not None else None
+        changed = facts is not None and _hardware(facts) != _hardware(host.facts)
+        if changed:
+            host = replace(host, facts=facts)
         if awake:
             self._hosts.put(host, "it is awake", self._now())
+        elif changed and self._events.try_take(host.name, self._machine_store.clock.monotonic_s()):
+            self._hosts.put(host, "it has other hardware, or other versions, than before", self._now())
         elif told and self._events.try_take(host.name, self._machine_store.clock.monotonic_s()):
             self._hosts.put(host, report.problem, self._now())
         else:
@@ -264,6 +271,11 @@ class HostService:
     def _wake(self, name: str) -> None:
         if name in self._changed:
             self._changed[name].set()
+
+
+def _hardware(facts: NodeFacts | None) -> NodeFacts | None:
+    """The facts without what differs each time."""
+    return replace(facts, clock_skew_s=0.0) if facts is not None else None
 
 
 async def _until(changed: asyncio.Event, sleep: Callable[[float], Awaitable[None]], seconds: float) -> None:

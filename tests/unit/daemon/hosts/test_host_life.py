@@ -6,7 +6,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from meshd.errors import TailnetError
 from meshd.model.desired import Desired, Pool
 from meshd.model.host import Host, HostOrder, HostState
 from meshd.model.observed import TailnetPeer
+from meshd.plan.hosts import offer_of
 from meshd.runtime.run import run
 from meshd.store.hosts import Hosts
 from meshd.store.journal import Journal
@@ -226,6 +227,38 @@ def test_hosts_are_in_the_journal(tmp_path: Path) -> None:
     again = Journal(tmp_path / "j.db")
     assert Hosts(again).all() == (one,)
     again.close()
+
+
+def test_a_lost_journal_does_not_cut_hosts_off(tmp_path: Path) -> None:
+    """They would take meshd off themselves."""
+    copy, clock = tmp_path / "hosts.json", SimClock(NOW)
+    first = Journal(tmp_path / "j.db")
+    hosts = Hosts(first, copy)
+    one, other = hosts.put(host(1, machine="m"), "given", NOW), hosts.put(host(2), "given", NOW)
+    hosts.forget(other.name, "evicted", NOW)
+    first.close()
+    assert copy.stat().st_mode & 0o777 == 0o600
+    lost = Journal(tmp_path / "other.db")
+    assert Hosts(lost, copy).restore(clock.now()) == 1
+    again = Hosts(lost, copy)
+    assert again.all() == (one,)
+    assert again.restore(clock.now()) == 0, "the journal has it"
+    copy.write_text("[{")
+    third = Journal(tmp_path / "third.db")
+    assert Hosts(third, copy).restore(clock.now()) == 0
+    third.close()
+    lost.close()
+
+
+async def test_new_hardware_of_a_host_is_known(room: Room) -> None:
+    room.put(host(1))
+    facts = asdict(host(1).facts)  # type: ignore[arg-type]
+    before = room.journal.last_event_id()
+    await room.poll(facts={**facts, "clock_skew_s": 0.3})
+    assert room.journal.last_event_id() == before, "a clock is no hardware"
+    await room.poll(facts={**facts, "gpus": facts["gpus"] * 2})
+    found = offer_of(room.find())
+    assert found is not None and found.gpus == 2
 
 
 # -- wake -------------------------------------------------------------------------------------------------------------
