@@ -104,7 +104,9 @@ class Invitations:
         """
         settings = self._live.settings
         left_s = (host.expires_at - self._now()).total_seconds()
-        kept = await self._keys.for_invitation(host.name, host.invitation, max(left_s, 0.0) + MARGIN_S)
+        kept = None
+        if host.enrolled_at is None:  # its key was used, and is revoked
+            kept = await self._keys.for_invitation(host.name, host.invitation, max(left_s, 0.0) + MARGIN_S)
         if kept is not None and not host.auth_key:
             self._hosts.change(host.name, "its invitation has an auth key of its own", self._now(), auth_key=True)
         invitation = Invitation(

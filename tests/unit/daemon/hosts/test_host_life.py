@@ -22,14 +22,18 @@ from meshd.daemon.machine_store import MachineStore
 from meshd.errors import TailnetError
 from meshd.model.desired import Desired, Pool
 from meshd.model.host import Host, HostOrder, HostState
-from meshd.model.observed import TailnetPeer
+from meshd.model.ids import MachineName
+from meshd.model.machine import Phase
+from meshd.model.observed import Fresh, TailnetPeer
 from meshd.plan.hosts import offer_of
 from meshd.runtime.run import run
 from meshd.store.hosts import Hosts
 from meshd.store.journal import Journal
+from meshd.tailnet.rotation_fleet import fleet_of
+from meshd.tailnet.spare_keys import may_hold
 from tests.clocks import SimClock
 from tests.host_room import Deleted, Woken, host_parts
-from tests.unit.worlds import NOW, host
+from tests.unit.worlds import NOW, host, machine, peer, slurm, tailnet
 
 PEER = TailnetPeer("n-pc-1", "laptop", "100.64.0.9", online=True)
 POOL = Pool("h100", "h100", 1, 8, ("static",))
@@ -259,6 +263,18 @@ async def test_new_hardware_of_a_host_is_known(room: Room) -> None:
     await room.poll(facts={**facts, "gpus": facts["gpus"] * 2})
     found = offer_of(room.find())
     assert found is not None and found.gpus == 2
+
+
+def test_the_device_of_an_owner_takes_part_in_no_rotation_of_auth_keys() -> None:
+    """Nor is it given a spare key: it has its owner's login."""
+    offer = offer_of(host(1))
+    assert offer is not None
+    theirs = machine(Phase.READY, provider="static", offer=offer, tailnet_id="n-1")
+    ours = replace(theirs, name=MachineName("lab-h100-1-ours22"), own_key=True)
+    seen = Fresh(tailnet(peer(theirs), peer(ours)), NOW), Fresh(slurm(), NOW)
+    fleet = fleet_of([theirs, ours], *seen, in_use="", now=NOW, silent_s=60, spare_at=lambda _: None)
+    assert set(fleet.nodes) == {ours.name}
+    assert (may_hold(theirs), may_hold(ours)) == (False, True)
 
 
 # -- wake -------------------------------------------------------------------------------------------------------------
