@@ -10,18 +10,24 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 
 from meshd.plan.slurm_lines import LineRefused
+from meshd.runtime.atomicfile import write_atomic
 from meshd.runtime.rootfs import Kind, RootFs
 from meshd.slurm.headfiles import adopt
+from meshd.slurm.init.accounting import SLURMDBD_CONF
 from meshd.slurm.init.codes import InitRefused, Refusal
 from meshd.slurm.init.replace import TEMPORARY, copy_beside, immutable, put, remove_unfinished, stage
 from meshd.slurm.init.types import CGROUP_CONF, GRES_CONF, SLURM_CONF, FileChange, InitPlan, Link
 from meshd.slurm.nodes import HEADER
+
+CHANGES = "changes"
+"""The folder in root's directory with a record of each change."""
 
 _ORDER = {GRES_CONF: 1, CGROUP_CONF: 2, SLURM_CONF: 3}
 
@@ -76,6 +82,7 @@ def apply_init(plan: InitPlan, now: datetime, fs: RootFs | None = None) -> dict[
         staged: dict[PurePosixPath, Path] = {}
         copies: dict[PurePosixPath, Path] = {}
         links: list[Path] = []
+        records: list[Path] = []
         try:
             for change in changes:
                 _stage(change, fs, now, staged, copies)
@@ -85,9 +92,12 @@ def apply_init(plan: InitPlan, now: datetime, fs: RootFs | None = None) -> dict[
                 _same_text(fs, change.path, change.old)
                 place = fs.locate(change.path)
                 undo.append((place, None if change.old is None else _bytes(change.old)))
+                _record(change, place, fs.locate(plan.slurm_dir) / CHANGES, records)
                 put(staged.pop(change.path), place)
         except BaseException:
             _undo(undo, [*staged.values(), *copies.values(), *links])
+            for record in records:
+                shutil.rmtree(record, ignore_errors=True)
             raise
         return copies
 
@@ -139,6 +149,28 @@ def _stage(
         directory = fs.locate(change.path.parent)
         name = f"{change.path.name}.meshd-{now:%Y%m%dT%H%M%SZ}"
         copies[change.path] = copy_beside(place, _bytes(change.old), name, directory)
+
+
+def _record(change: FileChange, place: Path, changes: Path, made: list[Path]) -> None:
+    """Keep the file as it is before and after a change, so that a purge can undo it: `restore_slurm_files` in
+    deploy/head/steps.sh. slurmdbd.conf holds a password, and stays when meshd goes.
+    """
+    if change.path.name == SLURMDBD_CONF:
+        return
+    content = {"after": _bytes(change.new), "path": os.fsencode(place)}
+    if change.old is not None:
+        content["before"] = _bytes(change.old)
+    known = sorted(changes.glob("[0-9]*"))
+    if any({part.name: part.read_bytes() for part in record.iterdir()} == content for record in known):
+        return  # of a run that was killed before it changed the file
+    record = changes / f"{int(known[-1].name) + 1 if known else 1:06}"
+    unfinished = changes / ".new"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(mode=0o700, parents=True)
+    for name, data in content.items():
+        write_atomic(unfinished / name, data)
+    unfinished.rename(record)
+    made.append(record)
 
 
 def _undo(undo: list[tuple[Path, bytes | None]], made: list[Path]) -> None:

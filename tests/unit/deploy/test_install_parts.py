@@ -17,16 +17,8 @@ from meshd.store.journal import Journal
 from tests.unit.worlds import NOW, Phase, machine
 
 ROOT = Path(__file__).resolve().parents[3]
-INSTALL = (ROOT / "deploy/head/install").read_text()
+STEPS = ROOT / "deploy/head/steps.sh"
 LOCKS = ROOT / "deploy/head/requirements"
-
-
-def functions(*names: str) -> str:
-    """Functions of the installer, as they stand there."""
-    found = [re.search(rf"^{name}\(\) \{{.*?$.*?^\}}$", INSTALL, re.M | re.S) for name in ("say", "die", *names)]
-    one_line = re.search(r"^say\(\) \{.*\}$", INSTALL, re.M)
-    assert all(found) and one_line
-    return "\n".join([one_line[0], *(match[0] for match in found[1:] if match)])
 
 
 def run(script: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -75,7 +67,7 @@ def test_the_locks_agree() -> None:
     [("", ["base", "build"]), ("aws,gce", ["base", "aws", "gce", "build"]), ("nonsense", None), ("../base", None)],
 )
 def test_which_locks_are_taken(extras: str, files: list[str] | None) -> None:
-    done = run(f"here={ROOT}/deploy/head from={ROOT} extras={extras}\n{functions('locks')}\nlocks")
+    done = run(f"here={ROOT}/deploy/head\n. {STEPS}\nfrom={ROOT} extras={extras}\nlocks")
     if files is None:
         assert done.returncode == 1
     else:
@@ -84,8 +76,7 @@ def test_which_locks_are_taken(extras: str, files: list[str] | None) -> None:
 
 
 def uninstall(state: Path, *, keep: bool = False) -> subprocess.CompletedProcess[str]:
-    values = f"state_dir={state} keep_machines={'yes' if keep else 'no'}"
-    return run(f"{values}\n{functions('rented', 'refuse_while_rented')}\nrefuse_while_rented")
+    return run(f". {STEPS}\nstate_dir={state} keep_machines={'yes' if keep else 'no'}\nrefuse_while_rented")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as the installer does")
@@ -137,20 +128,18 @@ def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("before", ["", "alice"])
 def test_tailscale_s_operator_comes_back(operator: Path, before: str) -> None:
     operator.write_text(before)
-    parts = functions("operator", "set_operator", "restore_operator")
-    values = f"user=slurm operator_record={operator.parent}/record"
+    steps = f". {STEPS}\nuser=slurm operator_record={operator.parent}/record"
     for _ in range(2):  # an upgrade does not take meshd's own for the one before
-        assert run(f"{values}\n{parts}\nset_operator", operator.parent / "bin").returncode == 0
+        assert run(f"{steps}\nset_operator", operator.parent / "bin").returncode == 0
         assert operator.read_text() == "slurm"
-    assert run(f"{values}\n{parts}\nrestore_operator", operator.parent / "bin").returncode == 0
+    assert run(f"{steps}\nrestore_operator", operator.parent / "bin").returncode == 0
     assert operator.read_text() == before
     assert not (operator.parent / "record").exists()
 
 
 def test_an_operator_that_was_set_since_stays(operator: Path) -> None:
-    parts = functions("operator", "set_operator", "restore_operator")
-    values = f"user=slurm operator_record={operator.parent}/record"
-    run(f"{values}\n{parts}\nset_operator", operator.parent / "bin")
+    steps = f". {STEPS}\nuser=slurm operator_record={operator.parent}/record"
+    run(f"{steps}\nset_operator", operator.parent / "bin")
     operator.write_text("bob")
-    run(f"{values}\n{parts}\nrestore_operator", operator.parent / "bin")
+    run(f"{steps}\nrestore_operator", operator.parent / "bin")
     assert operator.read_text() == "bob"

@@ -41,7 +41,7 @@ def shown(page: Path) -> str:
 def test_the_installer_knows_every_page(written: list[Path]) -> None:
     names = [f"{page.parent.name}/{page.name}" for page in written]
     assert names == ["man1/meshctl.1", "man5/meshd.toml.5", "man8/meshd.8"]
-    text = (ROOT / "deploy/head/install").read_text()
+    text = (ROOT / "deploy/head/steps.sh").read_text()
     found = re.search(r"^man_pages='(.*)'$", text, re.M)
     assert found and sorted(found[1].split()) == names, "what is installed is taken away by --uninstall"
 
