@@ -19,6 +19,7 @@ etc=/etc/meshd
 state_dir=/var/lib/meshd
 slurm_dir=/var/lib/meshd-slurm
 programs_dir=/usr/lib/meshd
+slurm_conf_dir=/etc/slurm
 operator_record=$prefix/tailscale-operator
 user_drop_in=/etc/systemd/system/meshd.service.d/10-user.conf
 man_pages='man1/meshctl.1 man5/meshd.toml.5 man8/meshd.8'
@@ -364,11 +365,11 @@ restore_slurm_files() {
         restore_slurm_file "$record" "$file" || left="$left $file"
     done
     for link in nodes.conf meshd-gres.conf; do
-        case $(readlink "/etc/slurm/$link" 2>/dev/null || :) in
-        "$slurm_dir"/*) rm -f "/etc/slurm/$link" ;;
+        case $(readlink "$slurm_conf_dir/$link" 2>/dev/null || :) in
+        "$slurm_dir"/*) rm -f "$slurm_conf_dir/$link" ;;
         esac
     done
-    left="$left$(grep -lsF "$programs_dir/" /etc/slurm/*.conf | sed 's/^/ /' | tr -d '\n')"
+    left="$left$(grep -lsF "$programs_dir/" "$slurm_conf_dir"/*.conf | sed 's/^/ /' | tr -d '\n')"
     [ -z "$left" ] || printf '%s\n' "$left"
     [ -z "$left" ]
 }
@@ -381,7 +382,7 @@ restore_slurm_file() { # RECORD FILE
             return 0
         fi
     elif [ -e "$1/before" ]; then
-        diff3 -m "$2" "$1/after" "$1/before" >"$1/merged" || return 1
+        diff3 -m -E "$2" "$1/after" "$1/before" >"$1/merged" || return 1
     else
         return 1
     fi

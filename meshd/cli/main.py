@@ -42,6 +42,8 @@ COMMANDS = (
     "rotate-key",
     "doctor",
     "init",
+    "backup",
+    "restore",
     "config",
     "reload",
     "version",

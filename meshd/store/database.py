@@ -38,7 +38,7 @@ class JournalDatabase:
             StoreError: another meshd has it open, it is damaged, or it is of a newer form.
         """
         self._path = path
-        self._lock = _take_lock(path.with_suffix(".lock"))
+        self._lock = take_lock(path.with_suffix(".lock"))
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=True)
         except sqlite3.Error as error:
@@ -158,7 +158,7 @@ def _cannot_open(path: Path, error: Exception) -> StoreError:
     return error if isinstance(error, StoreError) else StoreError(f"the journal {path} cannot be opened: {error}")
 
 
-def _take_lock(path: Path) -> int:
+def take_lock(path: Path) -> int:
     """Take the lock of the only writer; returns its descriptor. The kernel drops the lock when the process ends."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

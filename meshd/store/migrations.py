@@ -167,7 +167,7 @@ def migrate(db: sqlite3.Connection) -> None:
     if version > len(MIGRATIONS):
         raise StoreError(
             f"the journal has form {version}, this meshd knows up to {len(MIGRATIONS)}: install a newer meshd, "
-            "or go back as docs/operations.md says"
+            "or put back the copy from before the upgrade: `meshctl restore /var/lib/meshd/journal.db.form-N`"
         )
     if version == len(MIGRATIONS):
         return

@@ -1,0 +1,1 @@
+"""What a new head needs, in one archive: `meshctl backup` makes it, `meshctl restore` puts it back."""

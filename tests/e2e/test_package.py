@@ -1,0 +1,181 @@
+"""meshd as a Debian package: installed, upgraded and taken back under a job, removed only without machines, purged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from deploy.sandbox import package
+from deploy.sandbox.cluster import Cluster, ClusterOptions
+from deploy.sandbox.headmachine import CHECKOUT
+from meshd import __version__
+from meshd.store.migrations import MIGRATIONS
+from tests.e2e.lab import QUICK, SLURM, USER, WAIT_FOR_WORD, Lab
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.nightly,  # tests/unit/deploy/test_package.py and tests/unit/backup prove the parts
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
+]
+
+NEWER = "0.999.0"
+FORM = len(MIGRATIONS)
+APT = ("apt-get", "-y", "-o", "Dpkg::Use-Pty=0", "-o", "APT::Sandbox::User=root", "--no-install-recommends")
+UNITS = "/usr/lib/systemd/system"
+
+
+def checkout_of_newer(target: Path) -> Path:
+    """This checkout as its next version: with another number, and another form of the journal."""
+    names = subprocess.run(
+        ["git", "-C", str(CHECKOUT), "ls-files", "-z"], check=True, capture_output=True, text=True
+    ).stdout  # fmt: skip
+    for name in filter(None, names.split("\0")):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(CHECKOUT / name, target / name)
+    version, migrations = target / "meshd/__init__.py", target / "meshd/store/migrations.py"
+    version.write_text(version.read_text().replace(__version__, NEWER))
+    text = migrations.read_text()
+    end = text.index(")\n\n\ndef form(")
+    migrations.write_text(f'{text[:end]}    ("CREATE TABLE of_the_next_version (x TEXT) STRICT",),\n{text[end:]}')
+    return target
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A cluster on whose head meshd is a package; and the packages, as paths on the head."""
+
+    lab: Lab
+    this: str
+    newer: str
+    slurm_conf: str
+
+    async def apt(self, *words: str, check: bool = True, env: str = "") -> str:
+        done = await self.lab.head.run(*(["env", env] if env else []), *APT, *words, timeout_s=240, check=False)
+        told = f"{done.text}\n{done.stderr.decode(errors='replace')}"
+        assert not check or done.returncode == 0, told
+        assert check or done.returncode != 0, told
+        return told
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def packaged(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Packaged]:
+    output = tmp_path_factory.mktemp("dist")
+    this = await package.build(CHECKOUT, output)
+    newer = await package.build(checkout_of_newer(tmp_path_factory.mktemp("newer")), output)
+    options = ClusterOptions(
+        sandbox_id=f"pk{os.getpid() % 100000}", timing=QUICK, key_mode="reusable", boot_s=0.2, end_s=0.2, slurm=SLURM
+    )
+    async with Cluster(options) as cluster:
+        head, wanted = cluster.head, cluster.head_options()
+        await head.boot()
+        root = await head.root()
+        for file in (this, newer):
+            await asyncio.to_thread(shutil.copy, file, root / "root")
+        await head.shell("rm -rf /opt/meshd")  # what the image has for the installer
+        await head.join_tailnet(wanted)
+        at = Packaged(Lab(cluster), f"/root/{this.name}", f"/root/{newer.name}", "")
+        await at.apt("install", at.this)
+        assert (await head.run("systemctl", "is-active", "meshd", check=False)).text == "inactive"
+        assert (await head.run("systemctl", "is-enabled", "meshd", check=False)).text == "disabled"
+        await head.configure(wanted)
+        conf = wanted.slurm_conf.replace("@HEAD_IP@", head.tailnet_ip)
+        await head.start()
+        await head.run("useradd", "--create-home", USER)
+        yield Packaged(at.lab, at.this, at.newer, conf)
+
+
+async def test_the_same_as_by_the_installer(packaged: Packaged) -> None:
+    head = packaged.lab.head
+    assert (await head.run("dpkg", "--verify", "meshd")).text == ""
+    assert __version__ in (await head.run("meshctl", "version")).text
+    for path in (
+        f"{UNITS}/slurmctld.service.d/10-meshd.conf", "/usr/lib/sysusers.d/meshd.conf", "/usr/lib/meshd/slurm-resume",
+        "/usr/share/man/man1/meshctl.1", "/usr/share/bash-completion/completions/meshctl",
+        "/usr/share/meshd/recipes/README.md", "/etc/meshd/credentials/tailscale",
+    ):  # fmt: skip
+        await head.run("test", "-e", path)
+    refused = await head.run("/srv/meshd/deploy/head/install", "--offline", check=False)
+    assert refused.returncode == 1 and b"package" in refused.stderr
+
+
+async def test_its_whole_life(packaged: Packaged, figure: Callable[[str], None]) -> None:
+    lab, head = packaged.lab, packaged.lab.head
+    await lab.scale(2)
+    machines = set(await lab.nodes())
+    job = await lab.sbatch(WAIT_FOR_WORD)
+    node = await lab.running(job)
+    started = (await lab.job(job))["StartTime"]
+
+    async def goes_on() -> None:
+        found = await lab.job(job)
+        assert (found["JobState"], found["NodeList"], found["StartTime"]) == ("RUNNING", node, started)
+        assert set(await lab.nodes()) == machines
+
+    # An upgrade: a running meshd is started again, and the journal's old form is kept.
+    await packaged.apt("install", packaged.newer)
+    assert NEWER in (await head.run("meshctl", "version")).text
+    kept = await head.shell(f"stat -c '%a %U' /var/lib/meshd/journal.db.form-{FORM}")
+    assert kept == "600 slurm"
+    await goes_on()
+
+    # A backup of the new one; the old meshd refuses both the newer journal and the archive that has it.
+    await head.run("meshctl", "backup", "--output", "/root/newer.tar")
+    assert (await head.run("stat", "-c", "%a", "/root/newer.tar")).text == "600"
+    await head.run("systemctl", "stop", "meshd")
+    await packaged.apt("install", "--allow-downgrades", packaged.this)
+    assert (await head.run("systemctl", "start", "meshd", check=False)).returncode != 0
+    assert f"form {FORM + 1}" in await head.journal("meshd")
+    await head.run("systemctl", "stop", "meshd")
+    refused = await lab.meshctl("restore", "--yes", "/root/newer.tar")
+    assert refused.returncode == 1 and f"form {FORM + 1}" in refused.stderr.decode()
+    told = await lab.meshctl("restore", "--yes", f"/var/lib/meshd/journal.db.form-{FORM}")
+    assert told.returncode == 0, told.stderr.decode()
+    await head.run("systemctl", "start", "meshd")
+    assert __version__ in (await head.run("meshctl", "version")).text
+    await goes_on()
+
+    # A backup while it runs, put back at once: machines and job do not notice.
+    await head.run("meshctl", "backup", "--output", "/root/this.tar")
+    running = await lab.meshctl("restore", "--yes", "/root/this.tar")
+    assert running.returncode == 1 and "--restart" in running.stderr.decode()
+    told = await lab.meshctl("restore", "--yes", "--restart", "/root/this.tar")
+    assert told.returncode == 0, told.stderr.decode()
+    await goes_on()
+
+    # The journal lost, and brought back by the archive.
+    await head.run("systemctl", "stop", "meshd")
+    await head.shell("rm -rf /var/lib/meshd /etc/meshd/meshd.toml /etc/meshd/credentials/tailscale/auth_key")
+    told = await lab.meshctl("restore", "--yes", "/root/this.tar")
+    assert told.returncode == 0, told.stderr.decode()
+    await head.run("systemctl", "start", "meshd")
+    await goes_on()
+
+    # It stays while machines are rented.
+    words = await packaged.apt("remove", "meshd", check=False)
+    assert "meshctl scale --pool h100 --gpus 0" in words and all(name in words for name in machines)
+    figure(f"told: {[line for line in words.splitlines() if line.startswith('meshd:')]}")
+    assert (await head.run("systemctl", "is-active", "meshd", "meshd-slurm.path")).text.split() == ["active"] * 2
+    await goes_on()
+
+    machine = (await lab.by_slot())[node]["machine"]
+    await lab.inside(machine, "touch", f"/tmp/end-{job}")
+    await lab.completed(job)
+    await lab.scale(0)
+    words = await packaged.apt("purge", "meshd")
+    figure(f"told: {[line for line in words.splitlines() if line.startswith('meshd:')]}")
+    assert (await head.run("cat", "/etc/slurm/slurm.conf")).stdout.decode() == packaged.slurm_conf
+    left = await head.shell("ls -d /etc/meshd /var/lib/meshd* /usr/lib/meshd /opt/meshd /usr/bin/meshctl "
+                            "/etc/slurm/nodes.conf /etc/slurm/meshd-gres.conf 2>/dev/null || true")  # fmt: skip
+    assert left == ""
+    await head.run("systemctl", "restart", "slurmctld")
+    await head.run("scontrol", "ping")
