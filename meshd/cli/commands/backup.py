@@ -17,8 +17,14 @@ from meshd.cli.errors import CliError, ExitCode
 from meshd.cli.session import Session, say
 from meshd.errors import ConfigError, MeshdError
 
+EXAMPLES = """\b
+Examples:
+  sudo meshctl backup --output /var/backups/head.tar
+  sudo meshctl backup --output=- | age -r RECIPIENT >head.tar.age
+"""
 
-@click.command("backup")
+
+@click.command("backup", epilog=EXAMPLES)
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -26,13 +32,10 @@ from meshd.errors import ConfigError, MeshdError
 )
 @click.pass_obj
 def command(session: Session, *, output: Path | None) -> None:
-    r"""Write what a new head needs into one archive.
+    """Write what a new head needs into one archive.
 
     It has the settings, all credentials, the munge key, the journal, the secrets of meshd, nodes.conf, and the key of
-    the head's tailnet device. Whoever has it is root of the cluster: it has mode 0600 and is not encrypted. To encrypt:
-
-    \b
-      sudo meshctl backup --output - | age -r RECIPIENT >head.tar.age
+    the head's tailnet device. Whoever has it is root of the cluster: it has mode 0600, and is not encrypted.
 
     meshd may run meanwhile. Slurm's own state is not in it: docs/operations.md.
     """

@@ -20,9 +20,15 @@ from meshd.cli.session import Session, confirm, say
 from meshd.config import load
 from meshd.errors import ConfigError, MeshdError
 
+EXAMPLES = """\b
+Examples:
+  sudo meshctl restore --dry-run head.tar
+  age -d -i KEYFILE head.tar.age | sudo meshctl restore --yes -
+"""
 
-@click.command("restore")
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
+
+@click.command("restore", epilog=EXAMPLES)
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--restart", is_flag=True, help="Stop meshd if it runs, and start it again afterwards.")
 @click.option(
     "--tailnet",
@@ -30,26 +36,31 @@ from meshd.errors import ConfigError, MeshdError
     help="Also take over the old head's tailnet device, with its name and address. The old head must be off: two "
     "machines with one device lose their connections.",
 )
+@click.option("--dry-run", is_flag=True, help="Only check the archive, and show what is in it.")
 @yes_option
 @click.pass_obj
-def command(session: Session, *, file: Path, restart: bool, tailnet: bool, yes: bool) -> None:
-    """Put an archive of `meshctl backup` onto this head; or a copy of the journal, journal.db.form-N.
+def command(session: Session, *, file: Path, restart: bool, tailnet: bool, dry_run: bool, yes: bool) -> None:
+    """Put an archive of `meshctl backup` onto this head.
 
-    It checks the digests, the cluster and the versions before it changes anything, and keeps aside what it replaces.
-    It refuses while meshd runs, unless you give --restart. `-` reads stdin, e.g. from `age -d`; then --yes is needed.
+    It also takes a copy of the journal alone, such as journal.db.form-N. It checks the digests, the cluster and the
+    versions before it changes anything, and keeps aside what it replaces. It refuses while meshd runs, unless you give
+    --restart. With - it reads stdin, and needs --yes.
     """
     if os.geteuid() != 0:
         raise CliError("restore needs root: it writes all secrets of the head", "sudo meshctl restore FILE",
                        code=ExitCode.DENIED, kind="denied")  # fmt: skip
     with _refusals():
         runs = restoring.daemon_runs()
-        if runs and not restart:
+        if runs and not restart and not dry_run:
             raise BackupRefused("meshd runs: it would lose what it writes meanwhile", "give --restart")
         with restoring.opened(file) as source, tempfile.TemporaryDirectory(prefix="meshd-restore-") as work:
             if restoring.is_journal(source):
-                put = _journal(session, source, yes=yes)
+                put = _journal(session, source, yes=yes or dry_run)
             else:
-                put = _archive(session, source, Path(work), tailnet=tailnet, yes=yes)
+                put = _archive(session, source, Path(work), tailnet=tailnet, yes=yes or dry_run)
+            if dry_run:
+                say("nothing was changed")
+                return
             with restoring.daemon_stopped() if runs else nullcontext():
                 done = put()
     for folder in done.aside:

@@ -44,7 +44,7 @@ def put(data: bytes, new: HeadFiles, tmp_path: Path, *, tailnet: bool = False) -
 
 def machines_of(head: HeadFiles) -> set[str]:
     journal = Journal(head.state / "journal.db")
-    names = {one.name for one in journal.machines()}
+    names: set[str] = {one.name for one in journal.machines()}
     journal.close()
     return names
 
