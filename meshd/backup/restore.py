@@ -12,6 +12,7 @@ import pwd
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -64,7 +65,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """
     with tempfile.TemporaryFile() as copy:
         if str(path) == "-":
-            _fill(copy, os.fdopen(os.dup(0), "rb"))
+            _fill(copy, sys.stdin.buffer)
         elif others_decide(path.absolute()):
             uid, gid = _owner(path.parent)
             other = {} if uid == os.geteuid() else {"user": uid, "group": gid, "extra_groups": []}
