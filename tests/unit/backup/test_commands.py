@@ -53,11 +53,11 @@ def test_a_dry_run_checks_and_changes_nothing(file: Path, head: HeadFiles, tmp_p
         ran = meshctl(new, "restore", "--dry-run", *words, stdin=stdin)
         assert ran.exit_code == 0 and "cluster lab" in ran.output, ran.output
     data = bytearray(file.read_bytes())
-    at = data.index(b"m" * 128)
+    at = data.index(b"k" * 32)
     data[at] = ord("n")
     file.write_bytes(data)
     ran = meshctl(new, "restore", "--dry-run", str(file))
-    assert ran.exit_code == ExitCode.FAILED and "munge/munge.key" in ran.output
+    assert ran.exit_code == ExitCode.FAILED and "state/machines.key" in ran.output
     assert (new.state / "journal.db").read_bytes() == before
 
 
