@@ -29,7 +29,7 @@ from meshd.store.migrations import MIGRATIONS, form
 
 JOURNAL = "journal.db"
 FILES = re.compile(
-    r"journal\.db|machines\.key|machines\.key\.generations|ledger\.json|accounts\.json"
+    r"journal\.db|machines\.key|machines\.key\.generations|ledger\.json|accounts\.json|hosts\.json"
     r"|tailscale-auth-key[A-Za-z0-9_.-]{0,80}\.json|munge-keys/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,60}"
 )
 """What is copied. Not the logs of machines, which a head can do without."""
