@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ class Room:
         tailnet: the head's tailscaled; None: it does not answer.
         slurm: None: it cannot be read.
         prover: proves new keys; None: none is proved.
+        invited: the owners of keys in open invitations.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Room:
         tailnet: TailnetLink | None = None,
         slurm: Given[SlurmView] | None = None,
         prover: Any = None,
+        invited: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self.journal = Journal(directory / "j.db")
         self.machine_store = MachineStore(self.journal, clock, lambda: None)
@@ -86,6 +89,7 @@ class Room:
         parts = build(
             Settings(cluster=ClusterSettings(name="lab", state_dir=directory)), ports, self.machine_store,
             self.rotations, self.active, agents, prover, tailnet or NoTailnet(), slurm or nothing, no_record, clock,
+            invited,
         )  # fmt: skip
         self.controller, self.service = parts.controller, parts.service
         self.machine_keys, self.spares = parts.machine_keys, parts.spares

@@ -156,7 +156,7 @@ HOSTS: Read[None, s.HostsView] = Read(
 INVITE: Write[s.InviteRequest, s.InviteAnswer] = Write(
     "invite", "POST", "/v1/hosts/invite", s.InviteRequest, s.InviteAnswer,
     "Invites a machine that exists already to a pool. The answer has the script that makes it a host: with secrets, "
-    "for one use. Inviting a name again makes the last invitation void.",
+    "for one use. Inviting a name again makes the last invitation void. Only root may.",
     refusals=(Unknown, Refused, Denied, NotReady),
 )  # fmt: skip
 RELOAD: Write[s.ReloadRequest, s.ReloadView] = Write(

@@ -155,7 +155,7 @@ def gang_key_owner(gang: str) -> str:
 
 def invitation_key_owner(host: str, number: int) -> str:
     """What stands for an invitation in the record of its key, as `gang_key_owner`."""
-    return f"{host[:24].rstrip('-')}-{hashlib.sha256(host.encode()).hexdigest()[:6]}-{number}"
+    return f"{host[-20:].lstrip('-')}-{hashlib.sha256(f'{host} {number}'.encode()).hexdigest()[:12]}"
 
 
 def ask(
