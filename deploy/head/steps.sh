@@ -134,6 +134,7 @@ meshd $("$venv/bin/python" -c 'import meshd; print(meshd.__version__)') is insta
      $etc/credentials/tailscale/auth_key, and the providers' keys beside it: aws/secret_access_key,
      gce/service_account, lambda/api_key, runpod/api_key, paperspace/api_key (root's, mode 0600)
   3. meshctl init          prepares Slurm's files; shows each change first. After an upgrade run it again
+     meshctl init --compute lets this machine run jobs too, on its own GPUs (docs/workstation.md)
      meshctl init --share  gives the nodes the head's home directories, by NFS (docs/files.md)
   4. meshctl config check
   5. systemctl enable --now meshd
@@ -332,6 +333,7 @@ leave_head() {
         "$venv/bin/python" -I -m meshd.tailnet.headhosts --remove || say "remove the block \"# BEGIN meshd\" from /etc/hosts"
         "$venv/bin/python" -I -m meshd.shares.headexports --remove || say "remove /etc/exports.d/meshd.exports, then \`exportfs -ra\`"
         "$venv/bin/python" -I -m meshd.shares.setup_io --remove || say "remove /etc/nfs.conf.d/meshd.conf and nfs-server.service.d/meshd.conf in /etc/systemd/system"
+        "$venv/bin/python" -I -m meshd.slurm.init.compute_setup --remove || say "jobs still run on this host: when they have ended, remove the lines between \"# BEGIN meshd\" and \"# END meshd\" from slurm.conf and gres.conf, then \`systemctl restart slurmctld\`"
     fi
     restore_operator
 }

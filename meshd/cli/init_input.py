@@ -15,15 +15,18 @@ from meshd.cli.errors import CliError
 from meshd.config import Settings
 from meshd.errors import SlurmError
 from meshd.model.ids import slot_index
+from meshd.plan.node_settings import BUILT_IN_ENV, MLFLOW_URI
 from meshd.plan.slurm_lines import PLACEHOLDERS
 from meshd.runtime.rootfs import Kind, RootFs
 from meshd.runtime.run import run
 from meshd.slurm.capabilities import SlurmVersion, parse_version
-from meshd.slurm.init import probe
+from meshd.slurm.conf import parse
+from meshd.slurm.init import compute_setup, probe
 from meshd.slurm.init.accounting import PORT
 from meshd.slurm.init.accounting_setup import look
 from meshd.slurm.init.amend import read_number
 from meshd.slurm.init.codes import InitRefused, Refusal
+from meshd.slurm.init.compute import declared
 from meshd.slurm.init.power_saving import OWN_PROLOG
 from meshd.slurm.init.task_prolog import TASK_PROLOG
 from meshd.slurm.init.tree import Tree, read_tree
@@ -31,11 +34,13 @@ from meshd.slurm.init.types import (
     CGROUP_CONF,
     DAEMON_USER,
     GRES_CONF,
+    JOB_ENV,
     OCI_CONF,
     PLUGSTACK_CONF,
     SLURM_CONF,
     SLURM_DIR,
     AccountingState,
+    HeadCompute,
     InitInput,
 )
 from meshd.slurm.nodes import GRES, NODES
@@ -84,6 +89,7 @@ def read_input(
     ask_nodes: Callable[[], NodesView] | None = None,
     *,
     accounting: bool = False,
+    compute: bool | None = None,
 ) -> InitInput:
     """The input of the plan.
 
@@ -93,6 +99,7 @@ def read_input(
         fs: the file system to prepare.
         ask_nodes: asks the meshd that runs for its machines, and raises CliError where none answers; None: do not ask.
         accounting: look at slurmdbd and MariaDB too.
+        compute: whether the head is to be a node; None: as the settings say.
 
     Raises:
         InitRefused: a path is not a file, a link leads nowhere, or the host has no usable name.
@@ -119,13 +126,15 @@ def read_input(
         on_head = {path: text for path in programs if (text := load(path)) is not None}
         own_prolog = load(OWN_PROLOG)
         services = _accounting(fs, conf_dir, tree, settings) if accounting else None
+        head_job_env = load(JOB_ENV)
         own_files = all(fs.kind(SLURM_DIR / name) is Kind.FILE for name in (NODES, GRES))
     except OSError as error:
         raise SlurmError(f"{error.filename or conf_dir} cannot be read: {error.strerror}") from error
     slurm_conf = texts.pop(str(conf_dir / SLURM_CONF), None)
+    head = _head_name(fs, slurm_conf)
     return InitInput(
         cluster=settings.cluster.name,
-        head=_head_name(fs, slurm_conf),
+        head=head,
         head_address=address,
         slurm_conf=slurm_conf,
         gres_conf=texts.pop(str(conf_dir / GRES_CONF), None),
@@ -150,7 +159,47 @@ def read_input(
         power_programs=programs,
         head_power_programs=on_head,
         own_prolog=own_prolog,
+        compute=_compute(settings, compute, fs, slurm_conf or "", head, address),
+        head_job_env=head_job_env,
     )
+
+
+def _compute(
+    settings: Settings, asked: bool | None, fs: RootFs, slurm_conf: str, head: str, address: str
+) -> HeadCompute | None:
+    """The head as a node, where the command or the settings say so, or it is one already."""
+    wanted, there = settings.head, declared(parse(slurm_conf))
+    on = next((one for one in (asked, wanted.compute) if one is not None), there)
+    if not (on or there):
+        return None
+    if not fs.is_host:
+        if asked is None:
+            return None
+        raise InitRefused(
+            Refusal.COMPUTE_NEEDS_HOST,
+            f"{fs.root} belongs to another machine: its hardware cannot be measured here",
+            "boot it, and run `meshctl init --compute` there",
+        )
+    return asyncio.run(_look_at_head(settings, head, address, on=on))
+
+
+async def _look_at_head(settings: Settings, head: str, address: str, *, on: bool) -> HeadCompute:
+    wanted, env = settings.head, dict(BUILT_IN_ENV)
+    if settings.mlflow.enabled:
+        env[MLFLOW_URI] = settings.mlflow.uri(address)
+    jobs, enabled, active = await asyncio.gather(
+        compute_setup.jobs_on(run, head), compute_setup.is_on(run, "is-enabled"), compute_setup.is_on(run, "is-active")
+    )
+    found = await compute_setup.facts(run) if on else None
+    return HeadCompute(
+        on=on, partition=wanted.partition, default=wanted.default, gpus=wanted.gpus,
+        core_spec_count=wanted.core_spec_count, mem_spec_limit_mib=wanted.mem_spec_limit_mib,
+        memory_fraction=settings.slurm.memory_fraction,
+        shape=compute_setup.shape_of(found) if found else None, found=compute_setup.gpus_of(found) if found else (),
+        gpu_fault=found["gpu_fault"] if found else "",
+        job_env="".join(f"{name}={value}\n" for name, value in env.items()),
+        enabled=enabled, active=active, jobs=jobs,
+    )  # fmt: skip
 
 
 def without_task_prolog(tree: Tree, settings: Settings, ask_nodes: Callable[[], NodesView] | None) -> tuple[str, ...]:

@@ -103,10 +103,23 @@ def _names(settings: Settings) -> Iterator[Fault]:
             yield Fault(
                 f"{dotted(key)}: {name!r} is a reserved word in Slurm", "rename the pool", key, code=FaultCode.POOL_NAME
             )
-    if sum(pool.default for pool in settings.pools.values()) > 1:
-        named = [name for name, pool in settings.pools.items() if pool.default]
-        text = f"more than one pool has default = true: {', '.join(named)}"
-        yield Fault(text, "leave it at one of them", ("pools", named[1], "default"), code=FaultCode.TWO_DEFAULTS)
+    named: list[Key] = [("pools", name, "default") for name, pool in settings.pools.items() if pool.default]
+    named += [("head", "default")] if settings.head.default else []
+    if len(named) > 1:
+        which = ", ".join(dotted(key[:-1]) for key in named)
+        text = f"more than one pool, or a pool and the head, has default = true: {which}"
+        yield Fault(text, "leave it at one of them", named[1], code=FaultCode.TWO_DEFAULTS)
+    yield from _head(settings)
+
+
+def _head(settings: Settings) -> Iterator[Fault]:
+    for name, pool in settings.pools.items():
+        if settings.head.compute and (pool.partition or name) == settings.head.partition:
+            yield Fault(
+                f"head.partition is {settings.head.partition!r}, which is the partition of the pool {name}",
+                "give one of them another name: a partition over both is a line of your own (docs/workstation.md)",
+                ("head", "partition"), code=FaultCode.NAMED_TWICE,
+            )  # fmt: skip
 
 
 def _pool(name: str, pool: PoolSettings, settings: Settings) -> Iterator[Fault]:

@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from meshd import gpus
 from meshd.model.budget import ALL, USD_MAX, BudgetLimits
-from meshd.plan.limits import COUNT_MAX, MEMORY_MAX_MIB, word_fault
+from meshd.plan.limits import COUNT_MAX, GPUS_MAX, MEMORY_MAX_MIB, partition_fault, word_fault
 from meshd.plan.shares import Share
 
 DEFAULT_PATH = Path("/etc/meshd/meshd.toml")
@@ -79,6 +79,32 @@ class SlurmSettings(_Table):
     command_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     memory_fraction: Annotated[float, Field(gt=0.5, le=1.0)] = 0.95
     head_hosts: bool = Field(True, description="keep the nodes' names in a marked block of the head's /etc/hosts")
+
+
+class HeadSettings(_Table):
+    """The head as a node of its own: `meshctl init` makes it one, and takes that back."""
+
+    compute: bool | None = Field(
+        None, description="jobs run on the head too; false: `meshctl init` takes that back; none: as it is"
+    )
+    partition: str = Field("head", description="the partition that has the head alone")
+    default: bool = Field(False, description="the partition is Slurm's default")
+    gpus: tuple[Annotated[int, Field(ge=0, lt=GPUS_MAX)], ...] | None = Field(
+        None, description="the GPUs that jobs get, by nvidia-smi's index; none: all; empty: none of them"
+    )
+    core_spec_count: Annotated[int, Field(ge=0, le=COUNT_MAX)] | None = Field(
+        None, description="cores that no job gets; none: 1, or 2 where there are 16 or more"
+    )
+    mem_spec_limit_mib: Annotated[int, Field(ge=0, le=MEMORY_MAX_MIB)] | None = Field(
+        None, description="memory that no job gets; none: an eighth of it, and at least 2048 where there is so much"
+    )
+
+    @field_validator("partition")
+    @classmethod
+    def _word(cls, partition: str) -> str:
+        if fault := partition_fault(partition):
+            raise ValueError(fault)
+        return partition
 
 
 class NodeApiSettings(_Table):
@@ -385,6 +411,7 @@ class Settings(BaseSettings):
     cluster: ClusterSettings = ClusterSettings()
     tailnet: TailnetSettings = TailnetSettings()
     slurm: SlurmSettings = SlurmSettings()
+    head: HeadSettings = HeadSettings()
     node_api: NodeApiSettings = NodeApiSettings()
     timing: TimingSettings = TimingSettings()
     prices: PriceSettings = PriceSettings()

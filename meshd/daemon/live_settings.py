@@ -24,7 +24,7 @@ from meshd.obs import log as logging
 
 log = structlog.get_logger(__name__)
 
-RELOADABLE: Final = ("pools", "budget", "share", "timing", "prices", "log", "slurm", "mlflow", "users")
+RELOADABLE: Final = ("pools", "budget", "share", "timing", "prices", "log", "slurm", "head", "mlflow", "users")
 """Tables that a reload puts in force; the others need a restart."""
 
 _CHECK: Final = "`meshctl config check` shows every fault; then `systemctl reload meshd`"

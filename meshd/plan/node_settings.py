@@ -31,6 +31,9 @@ BUILT_IN_ENV: Final = {
 }
 """Programs that choose a network interface themselves take the machine's private one, where other nodes are not."""
 
+MLFLOW_URI: Final = "MLFLOW_TRACKING_URI"
+"""The variable from which MLflow's clients take the address of the server."""
+
 INSTALL_S: Final = 300.0
 """For a package that the image lacks."""
 

@@ -27,7 +27,7 @@ from meshd.munge.key import KEY_PATH, check_permissions, fingerprint, make_key, 
 from meshd.runtime.clock import SystemClock
 from meshd.runtime.rootfs import Kind, RootFs
 from meshd.runtime.run import run
-from meshd.slurm.init import probe
+from meshd.slurm.init import compute_setup, probe
 from meshd.slurm.init.accounting_setup import AccountingSetup
 from meshd.slurm.init.apply import apply_init, check_init, take_back
 from meshd.slurm.init.codes import InitRefused
@@ -60,6 +60,11 @@ _KEY_OWNER = "munge"
     help="Also set up accounting: slurmdbd with MariaDB on the head. It restarts a slurmctld that runs; jobs go on.",
 )
 @click.option(
+    "--compute/--no-compute",
+    default=None,
+    help="Let jobs run on the head too, or no longer. By default [head] of the settings decides. Needs slurmd.",
+)
+@click.option(
     "--share",
     is_flag=True,
     help="Instead, make the head the NFS server of its nodes, for the directories of [share] in the settings.",
@@ -74,6 +79,7 @@ def command(
     address: str | None,
     root: Path,
     accounting: bool,
+    compute: bool | None,
     share: bool,
     as_json: bool,
 ) -> None:
@@ -88,17 +94,18 @@ def command(
                        code=ExitCode.DENIED, kind="denied")  # fmt: skip
     fs = RootFs(root)
     if share:
-        if accounting:
-            raise CliError("--share is a step of its own", "`meshctl init --accounting` first", code=ExitCode.USAGE,
-                           kind="usage")  # fmt: skip
+        if accounting or compute is not None:
+            raise CliError("--share is a step of its own", "`meshctl init` with the other options first",
+                           code=ExitCode.USAGE, kind="usage")  # fmt: skip
         _share(session, fs, address, yes=yes, dry_run=dry_run, as_json=as_json)
         return
     with _refusals():
         settings = load(_settings_path(session, fs))
         ask_nodes = (lambda: session.ask(lambda head: head.call(endpoints.NODES))) if fs.is_host else None
         before = read_input(
-            settings, head_address(settings, address, fs), fs, ask_nodes=ask_nodes, accounting=accounting
-        )
+            settings, head_address(settings, address, fs), fs, ask_nodes=ask_nodes, accounting=accounting,
+            compute=compute,
+        )  # fmt: skip
         plan = plan_init(before)
         for part in _parts(plan):
             check_init(part, fs)
@@ -179,27 +186,29 @@ def _view(plan: InitPlan, settings: Settings, *, needs_key: bool, new_ssh_key: P
         steps.append(f"systemctl restart {settings.slurm.slurmctld_unit}")
     elif not plan.empty:
         steps.append("scontrol reconfigure")
+    if plan.compute and plan.compute.restart:
+        steps.append("systemctl restart slurmd")
     if changes or plan.restart_slurmctld:
-        steps += ["systemctl restart meshd", "meshctl doctor"]
+        steps.append("systemctl restart meshd")
+    steps += ["meshctl doctor"] if steps else []
     if new_ssh_key is not None:
         text = "there is no key of root's for the nodes (meshctl ssh): make one"
         changes.append(InitChange(path=str(new_ssh_key), reasons=[text]))
     findings = [InitFinding(code=str(finding.code), text=finding.text) for finding in plan.findings]
-    actions = list(plan.accounting.actions) if plan.accounting else []
+    actions = [*(plan.accounting.actions if plan.accounting else ()), *(plan.compute.actions if plan.compute else ())]
     return InitView(changes=changes, actions=actions, warnings=list(plan.warnings), findings=findings, next=steps)
 
 
 def _only(plan: InitPlan, path: str) -> InitPlan:
     """The part of the plan for one file."""
-    return replace(
-        plan, files=tuple(c for c in plan.files if str(c.path) == path), links=(), findings=(), accounting=None
-    )
+    files = tuple(change for change in plan.files if str(change.path) == path)
+    return replace(plan, files=files, links=(), findings=(), accounting=None, compute=None)
 
 
 def _parts(plan: InitPlan) -> Iterator[InitPlan]:
     """What is written before the services of accounting start, and what is written then."""
     if plan.accounting:
-        yield replace(plan, files=plan.accounting.files, links=(), read={}, accounting=None)
+        yield replace(plan, files=plan.accounting.files, links=(), read={}, accounting=None, compute=None)
     yield plan
 
 
@@ -229,6 +238,9 @@ def _apply(plan: InitPlan, view: InitView, fs: RootFs, *, needs_key: bool, unit:
             asyncio.run(setup.start_services(plan.accounting))
     with _refusals():
         copies |= apply_init(last, now, fs)
+    if plan.compute:
+        with _half_done("correct it, then `meshctl init` again: Slurm's files are written"):
+            asyncio.run(compute_setup.carry_out(plan.compute, run))
     for copy in copies.values():
         say(f"kept a copy: {copy}")
     backups = {str(path): str(copy) for path, copy in copies.items()}

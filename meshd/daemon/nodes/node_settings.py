@@ -22,14 +22,11 @@ from meshd.daemon.reporting import Check, fail, ok, warn
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.node_settings import SectionState, WantedSection
 from meshd.plan.accounts import Accounts
-from meshd.plan.node_settings import ClusterGiven, NodeKind, PoolGiven, Section, sections, to_send
+from meshd.plan.node_settings import MLFLOW_URI, ClusterGiven, NodeKind, PoolGiven, Section, sections, to_send
 from meshd.plan.plugstack import NO_PYXIS, PyxisLine
 from meshd.runtime.clock import Clock
 from meshd.slurm.init.task_prolog import TASK_PROLOG
 from meshd.store.journal import Journal
-
-MLFLOW_URI = "MLFLOW_TRACKING_URI"
-"""The variable from which MLflow's clients take the address of the server."""
 
 
 def given_by(

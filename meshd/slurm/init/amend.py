@@ -116,7 +116,7 @@ class Editor:
                 return  # an included file of the user's has it: `warnings` shows what it inherits
         for placed in reversed(there):
             self.conf = self.conf.without(self._index(placed))
-        self.conf = self.conf.with_line_at(self._first_declaring(), f"Include {name}")
+        self.conf = self.conf.with_line_at(self.first_declaring(), f"Include {name}")
         moved = " (moved before the first node)" if there else ""
         self.reasons.append(f"Include {name}: {reason}{moved}")
 
@@ -152,7 +152,7 @@ class Editor:
                 return True
         return False
 
-    def _first_declaring(self) -> int:
+    def first_declaring(self) -> int:
         """The first line of slurm.conf that declares nodes or partitions, or includes what does."""
         for at, placed in enumerate(self.tree.lines):
             if declares(placed):
@@ -259,7 +259,7 @@ def make_room(editor: Editor, slots: int, nodes: int) -> None:
     text = editor.tree.get("MaxNodeCount")
     most = read_number(text) if text is not None else None
     if most is not None and most < nodes + slots:
-        editor.set("MaxNodeCount", str(most + slots), f"meshd adds {slots} slots to the {nodes} nodes")
+        editor.set("MaxNodeCount", str(max(most, nodes) + slots), f"meshd adds {slots} slots to the {nodes} nodes")
 
 
 def must_be_in_force(editor: Editor, names: Iterable[str]) -> None:

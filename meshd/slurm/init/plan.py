@@ -12,6 +12,7 @@ from meshd.slurm.conf import parse
 from meshd.slurm.init.accounting import plan_accounting
 from meshd.slurm.init.amend import Editor, amend, make_room, must_be_in_force, read_number, with_own_file
 from meshd.slurm.init.codes import InitRefused, Refusal, Warn
+from meshd.slurm.init.compute import amend_compute, amend_gres, declared, job_env_change
 from meshd.slurm.init.containers import container_change
 from meshd.slurm.init.groups import amend_groups
 from meshd.slurm.init.names import check_names, own_names
@@ -57,7 +58,9 @@ def plan_init(have: InitInput) -> InitPlan:
     accounting = plan_accounting(editor)
     editor.ship_includes()
     editor.include_first(nodes_name, "meshd declares its slots there")
-    make_room(editor, sum(pool.max_nodes for pool in have.pools), count)
+    compute = amend_compute(editor, own)
+    head = declared(editor.conf)
+    make_room(editor, sum(pool.max_nodes for pool in have.pools), count + (head and not declared(parse(text))))
     must_be_in_force(editor, [nodes_name])
     warn(editor, full, own)
     files: list[FileChange] = []
@@ -66,11 +69,11 @@ def plan_init(have: InitInput) -> InitPlan:
         reasons = editor.reasons if text is old else ["there is no slurm.conf yet", *editor.reasons]
         files.append(FileChange(have.conf_dir / SLURM_CONF, old, new, tuple(reasons)))
     restart = bool(files) or _behind(editor)
-    files.extend(_gres_change(have, gres, gres_name))
+    files.extend(_gres_change(have, gres, gres_name, head=head))
     files.extend(_cgroup_change(have))
     files.extend(container_change(have))
     # Leave out meshd's own files: the daemon may write them at any moment.
-    files.extend(program_change(have))
+    files.extend([*program_change(have), *job_env_change(have, head)])
     files.extend([*power_program_changes(have), *own_prolog])
     mine = (have.conf_dir / nodes_name, have.conf_dir / gres_name)
     users = {path: text for path, text in have.texts().items() if path not in mine}
@@ -84,6 +87,7 @@ def plan_init(have: InitInput) -> InitPlan:
         findings=tuple(editor.findings),
         make_files=not have.own_files,
         accounting=accounting,
+        compute=compute,
         read={**{change.path: change.old for change in files}, **users},
     )
 
@@ -144,15 +148,17 @@ def _links(have: InitInput, nodes_name: str, gres_name: str) -> tuple[Link, ...]
     )
 
 
-def _gres_change(have: InitInput, tree: Tree, name: str) -> list[FileChange]:
-    old = have.gres_conf
-    if any(
-        placed.line.include and have.conf_dir / placed.line.include == have.conf_dir / name for placed in tree.lines
-    ):
-        return []
-    new = parse(old or "").with_include(name).render()
-    reason = "meshd lists the device files of each machine's GPUs there"
-    return [FileChange(have.conf_dir / GRES_CONF, old, new, (reason,))]
+def _gres_change(have: InitInput, tree: Tree, name: str, *, head: bool) -> list[FileChange]:
+    old, reasons = have.gres_conf, []
+    new = parse(old or "")
+    if not any(p.line.include and have.conf_dir / p.line.include == have.conf_dir / name for p in tree.lines):
+        new = new.with_include(name)
+        reasons.append("meshd lists the device files of each machine's GPUs there")
+    with_head = amend_gres(have, new, head)
+    if with_head.render() != new.render():
+        reasons.append("the GPUs of this host")
+    text = with_head.render()
+    return [FileChange(have.conf_dir / GRES_CONF, old, text, tuple(reasons))] if reasons else []
 
 
 def _cgroup_change(have: InitInput) -> list[FileChange]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from meshd.model.hardware import GpuFact, NodeShape
 from meshd.slurm.capabilities import SlurmVersion
 from meshd.slurm.init.codes import Finding
 from meshd.slurm.nodes import PoolLine
@@ -30,6 +31,9 @@ FORMER_DIR = PurePosixPath("/var/lib/meshd/slurm")
 
 DAEMON_USER = "slurm"
 """`User=` of meshd.service."""
+
+JOB_ENV = PurePosixPath("/etc/meshd-node/job.env")
+"""The variables that the task prolog gives to jobs: `deploy/node/meshd_node/task-prolog`."""
 
 SLURMCTLD_PORT = 6817
 DATABASE = "slurm_acct_db"
@@ -121,6 +125,63 @@ class AccountingPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadCompute:
+    """What the settings want of the head as a node, and what it has for that.
+
+    Attributes:
+        on: jobs run on it; False: that is taken back.
+        gpus: the GPUs for jobs, by nvidia-smi's index; None: all.
+        core_spec_count, mem_spec_limit_mib: what is kept for the desktop; None: by the hardware.
+        memory_fraction: the part of the memory that the line has.
+        shape: by `slurmd -C`; None without slurmd.
+        found: the GPUs that work.
+        gpu_fault: what nvidia-smi says of the others.
+        job_env: the text of the file with the variables of every job.
+        enabled, active: whether slurmd.service starts at boot, and runs.
+        jobs: ids of the jobs on it; None when that is not known.
+    """
+
+    on: bool
+    partition: str = "head"
+    default: bool = False
+    gpus: tuple[int, ...] | None = None
+    core_spec_count: int | None = None
+    mem_spec_limit_mib: int | None = None
+    memory_fraction: float = 0.95
+    shape: NodeShape | None = None
+    found: tuple[GpuFact, ...] = ()
+    gpu_fault: str = ""
+    job_env: str = ""
+    enabled: bool = False
+    active: bool = False
+    jobs: tuple[str, ...] | None = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ComputePlan:
+    """What init does with slurmd on the head.
+
+    Attributes:
+        enable: have it start at boot.
+        restart: it must be started, or read new lines: the person does so after slurmctld's restart.
+        stop: end it: no job runs on the head.
+        disable: it did not start at boot before meshd.
+    """
+
+    enable: bool = False
+    restart: bool = False
+    stop: bool = False
+    disable: bool = False
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """What init does beside writing files, in words."""
+        if self.stop:
+            return ("slurmd is stopped" + (" and disabled, as before" if self.disable else ""),)
+        return ("slurmd is enabled: it starts at boot",) if self.enable else ()
+
+
+@dataclass(frozen=True, slots=True)
 class InitPlan:
     """The changes of one run. Empty when nothing is left to do.
 
@@ -134,6 +195,7 @@ class InitPlan:
         findings: what init does not change, and a person should check.
         make_files: the files behind the links are missing.
         accounting: what slurmdbd needs; None where it is not asked for, or somebody else has set it up.
+        compute: what slurmd on the head needs; None where nothing.
         read: the text of every file that the plan is based on, by absolute path; None for a missing file.
     """
 
@@ -146,12 +208,14 @@ class InitPlan:
     findings: tuple[Finding, ...]
     make_files: bool = False
     accounting: AccountingPlan | None = None
+    compute: ComputePlan | None = None
     read: Mapping[PurePosixPath, str | None] = field(default_factory=dict)
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to change."""
         services = self.accounting is not None and bool(self.accounting.actions or self.accounting.files)
+        services = services or (self.compute is not None and bool(self.compute.actions))
         return not self.files and not self.links and not self.make_files and not services
 
     @property
@@ -183,6 +247,8 @@ class InitInput:
         power_programs: the texts of the programs for power saving; empty leaves them and the settings alone.
         head_power_programs: their texts on the head, where they are there.
         own_prolog: the text of the file that names the site's own PrologSlurmctld; None when it is missing.
+        compute: the head as a node; None leaves that as it is.
+        head_job_env: the text of the file with the variables of jobs on the head; None when it is missing.
     """
 
     cluster: str
@@ -212,6 +278,8 @@ class InitInput:
     power_programs: Mapping[PurePosixPath, str] = field(default_factory=dict)
     head_power_programs: Mapping[PurePosixPath, str] = field(default_factory=dict)
     own_prolog: str | None = None
+    compute: HeadCompute | None = None
+    head_job_env: str | None = None
 
     def texts(self) -> dict[PurePosixPath, str]:
         """Every text, by absolute path."""
@@ -232,6 +300,7 @@ def render_diff(plan: InitPlan) -> str:
     parts += [f"# link: {link.path} -> {link.target}\n" for link in plan.links]
     services = plan.accounting
     parts += [f"# accounting: {action}\n" for action in services.actions] if services else []
+    parts += [f"# head: {action}\n" for action in plan.compute.actions] if plan.compute else []
     for change in (*(services.files if services else ()), *plan.files):
         parts += [f"# {change.path}: {reason}\n" for reason in change.reasons]
         before = str(change.path) if change.old is not None else "/dev/null"

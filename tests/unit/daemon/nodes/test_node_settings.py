@@ -12,9 +12,10 @@ from pydantic import ValidationError
 from meshd.api.node_schema import FaultIn, PollIn, ResultIn, SectionIn
 from meshd.config import MlflowSettings, PoolSettings
 from meshd.daemon.agents import SECTION_AGAIN_S, AgentQueues
-from meshd.daemon.nodes.node_settings import MLFLOW_URI, NodeSettings
+from meshd.daemon.nodes.node_settings import NodeSettings
 from meshd.model.machine import Phase
 from meshd.model.node_settings import SectionState
+from meshd.plan.node_settings import MLFLOW_URI
 from tests.live import live_settings
 from tests.node_room import node_parts
 from tests.unit.daemon.small import Small
