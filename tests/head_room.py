@@ -23,6 +23,7 @@ from meshd.daemon.prices.files import PriceFiles
 from meshd.daemon.prices.prices import Prices
 from meshd.daemon.prices.service import PriceService
 from meshd.daemon.reporting import Report
+from meshd.daemon.slurm.head_node import HeadNode
 from meshd.daemon.waiting import WaitingJobs
 from meshd.model.ledger import JobUse
 from meshd.model.machine import Machine
@@ -105,6 +106,7 @@ class HeadRoom(Small):
         self.service = HeadService(
             live, self.machine_store, self.machines, slurm=self.slurm, slurm_files=Files(), slurm_ping=ping,
             tailnet=cast("Any", SimpleNamespace(table=SimpleNamespace(version="1.102"))), sources=sources,
+            head_node=HeadNode(live, sources.slurm, "tower"),
             snapshot=lambda: self.seen, desired=self.desired, report=report,
             reload=lambda: s.ReloadView(reloaded=True), doctor=NoDoctor(), read_offers=self.read_offers,
             logs=NodeLogs(self.agent, self.clock),

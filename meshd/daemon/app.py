@@ -56,6 +56,7 @@ from meshd.daemon.providers.guards import Guards
 from meshd.daemon.reporting import Report
 from meshd.daemon.service_status import ServiceStatus
 from meshd.daemon.slurm.controller import SlurmFilesController
+from meshd.daemon.slurm.head_node import HeadNode
 from meshd.daemon.slurm.job_comments import JobComments
 from meshd.daemon.slurm.slots import SlotController
 from meshd.daemon.slurm.wiring import build_head_programs
@@ -237,17 +238,20 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     uses = JobUses(ledger, ports.job_records, ports.slurm, clock, copy)
     controllers.append(uses)
     costs = CostService(ledger, journal, uses, desired, clock)
+    head_node = HeadNode(live, sources.slurm)
     slurm_ping = SlurmPing(ports.slurm.ping, sources.slurm.hurry, clock)
     report = Report(
         live, SourceReporter(snapshot, journal, slurm_ping), NodeReporter(live, store, nodes, desired, snapshot, keys),
         head_key, guards, prices.service, BudgetReporter(desired, snapshot, clock), *controllers,
-        head_programs.reporter, MlflowReporter(lambda: live.settings.mlflow, lambda: tailnet.head_tailnet_ip),
+        head_programs.reporter, head_node,
+        MlflowReporter(lambda: live.settings.mlflow, lambda: tailnet.head_tailnet_ip),
     )  # fmt: skip
     reloaded = (sources, auth_key.controller, accounts, node_settings)
     head = build_head_api(
         live, store, machines, report, metrics, Reload(live, notifier, reloaded),
-        slurm=ports.slurm, slurm_files=slurm_files, slurm_ping=slurm_ping, tailnet=tailnet, sources=sources,
-        snapshot=snapshot, desired=desired, guards=guards, logs=logs, machine_logs=machine_logs, prices=prices.service,
+        slurm=ports.slurm, slurm_files=slurm_files, slurm_ping=slurm_ping, tailnet=tailnet,
+        head_node=head_node, sources=sources, snapshot=snapshot,
+        desired=desired, guards=guards, logs=logs, machine_logs=machine_logs, prices=prices.service,
         costs=costs, ledger=ledger, auth_key=auth_key.service, munge_key=munge_key.service,
         node_tokens=nodes.token_service, hosts=owned.invitations, waiting=waiting,
     )  # fmt: skip

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FILLER = "7"
 """Stands for what a message fills in: a number and a name alike."""
 
-UNITS = {"meshd-node", "meshd-host", "meshd-slurmd",
+UNITS = {"meshd-node", "meshd-host", "meshd-slurmd", "slurmd",
          "meshd", "meshd.service", "munge", "slurmctld", "slurmctld.service", "tailscaled", "meshd-slurmctld.service",
          "slurmdbd", "mariadb", "meshd-mlflow", "nfs-server",
          *(path.name for path in (ROOT / "systemd").glob("*.*")),

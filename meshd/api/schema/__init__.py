@@ -58,6 +58,7 @@ from meshd.api.schema.plan import AlternativeRow, PlanFinding, PlannedRow, PlanV
 from meshd.api.schema.prices import PriceRefreshRow, PriceRow, PricesRefresh, PricesRefreshed, PricesView
 from meshd.api.schema.scale import ScaleAnswer, ScaleOutcome, ScaleRequest, WaitingFor
 from meshd.api.schema.status import (
+    HeadNodeRow,
     PoolView,
     ProblemView,
     PublishView,
@@ -96,6 +97,7 @@ __all__ = [
     "ExplainView",
     "ExplainViews",
     "GpuLoadRow",
+    "HeadNodeRow",
     "HealthView",
     "HostRow",
     "HostsView",

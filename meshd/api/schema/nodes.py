@@ -9,6 +9,7 @@ from pydantic import AfterValidator, AwareDatetime, Field
 from meshd.api.schema.base import Document, DryRunRequest, Name, Part, Request
 from meshd.api.schema.head import ErrorView
 from meshd.api.schema.health import GpuLoadRow, PathRow, SectionRow
+from meshd.api.schema.status import HeadNodeRow
 from meshd.plaintext import plain
 
 
@@ -71,10 +72,15 @@ class NodeRow(Part):
 
 
 class NodesView(Document):
-    """All machines that are not GONE."""
+    """All machines that are not GONE.
+
+    Attributes:
+        head: the head as a node; None where it is none, or Slurm cannot be read.
+    """
 
     at: AwareDatetime
     nodes: list[NodeRow] = []
+    head: HeadNodeRow | None = None
 
 
 class DrainRequest(Request):

@@ -59,6 +59,30 @@ class PoolView(Part):
     options: list[str] = []
 
 
+class HeadNodeRow(Part):
+    """The head as a node of its own cluster.
+
+    Attributes:
+        gpus: those that jobs get.
+        slurm_state: as sinfo shows it, e.g. `DRAIN+IDLE`.
+        up: slurmd has registered, and answers.
+        slurm_reason: why Slurm holds it drained or DOWN; "" when it does not.
+        jobs: ids of the jobs on it.
+        queue: these, and the jobs that wait in one of its partitions.
+    """
+
+    name: str
+    address: str = ""
+    partitions: list[str] = []
+    gpus: int = 0
+    slurm_state: str = ""
+    up: bool = False
+    drained: bool = False
+    slurm_reason: str = ""
+    jobs: list[str] = []
+    queue: QueueView = QueueView()
+
+
 class WaitingRow(Part):
     """A job that waits for machines of a pool that Slurm's queue drives.
 
@@ -125,6 +149,7 @@ class StatusView(Document):
         tick_at: when the last finished tick began; None before the first.
         tick_age_s: how long ago that was.
         waiting: the jobs that wait for machines.
+        head: the head as a node; None where it is none, or Slurm cannot be read.
     """
 
     cluster: str
@@ -139,3 +164,4 @@ class StatusView(Document):
     slurm: PublishView = PublishView()
     spend: SpendView = SpendView()
     waiting: list[WaitingRow] = []
+    head: HeadNodeRow | None = None

@@ -36,10 +36,10 @@ def command(session: Session, *, nodes: tuple[str, ...], pool: str | None, watch
         return view
 
     def render(view: NodesView) -> None:
-        if nodes and not view.nodes and len(failed) == 1:
+        if nodes and not view.nodes and not view.head and len(failed) == 1:
             raise failed[0][1]
         _print(view, output)
-        if not view.nodes and not failed and output is not OutputFormat.JSON:
+        if not view.nodes and not view.head and not failed and output is not OutputFormat.JSON:
             say("no machines" if pool is None else f"no machines in pool {pool}")
         report_failures(failed, len(nodes))
 
@@ -52,26 +52,28 @@ def _print(view: NodesView, output: OutputFormat) -> None:
     elif output is OutputFormat.NAME:
         for row in view.nodes:
             click.echo(row.slot)
-    elif view.nodes:
-        show(status.nodes(view.nodes, view.at), wide=output is OutputFormat.WIDE)
+    elif view.nodes or view.head:
+        show(status.nodes(view.nodes, view.at, view.head), wide=output is OutputFormat.WIDE)
 
 
 async def _ask(head: HeadClient, names: tuple[str, ...], pool: str | None) -> tuple[NodesView, Failures]:
     """The machines that match, and an error for each name without a machine."""
     view = await head.call(endpoints.NODES)
-    rows = view.nodes
+    rows, this_host = view.nodes, view.head
     if pool is not None:
+        this_host = None
         rows = [row for row in rows if row.pool == pool]
         if not rows:
             await _check_pool(head, pool)
     failed: Failures = []
     if names:
+        this_host = this_host if this_host and this_host.name in names else None
         rows = [row for row in rows if row.machine in names or row.slot in names]
-        found = {name for row in rows for name in (row.machine, row.slot)}
+        found = {name for row in rows for name in (row.machine, row.slot)} | ({this_host.name} if this_host else set())
         for name in names:
             if name not in found:
                 failed.append((name, await _why_missing(head, name)))
-    return view.model_copy(update={"nodes": rows}), failed
+    return view.model_copy(update={"nodes": rows, "head": this_host}), failed
 
 
 async def _why_missing(head: HeadClient, name: str) -> CliError:

@@ -14,6 +14,7 @@ from meshd.api.schema import (
     CheckRow,
     EventRow,
     GpuLoadRow,
+    HeadNodeRow,
     NodeRow,
     PathRow,
     PoolView,
@@ -50,8 +51,8 @@ def status(view: StatusView, *, verbose: bool = False) -> list[RenderableType]:
     if view.slurm.error:
         parts.append(clean_text(f"Slurm did not accept the last change: {view.slurm.error}", "bold red"))
     parts.append("")
-    if view.pools:
-        parts.append(_pools(view.pools))
+    if view.pools or view.head:
+        parts.append(_pools(view.pools, view.head))
         parts += [clean_text(f"pool {pool.name}: {' '.join(pool.options)}") for pool in view.pools if pool.options]
     else:
         parts.append("no pools: add a [pools.NAME] table to the settings")
@@ -62,7 +63,7 @@ def status(view: StatusView, *, verbose: bool = False) -> list[RenderableType]:
     return parts
 
 
-def _pools(pools: Sequence[PoolView]) -> Table:
+def _pools(pools: Sequence[PoolView], head: HeadNodeRow | None) -> Table:
     return Table(
         ("POOL", "PARTITION", "TARGET", "READY", "RUNNING", "PENDING", "USD/H", "MACHINES"),
         [
@@ -77,9 +78,19 @@ def _pools(pools: Sequence[PoolView]) -> Table:
                 _machines(pool),
             )
             for pool in pools
-        ],
+        ]
+        + ([_head(head)] if head else []),
         optional=("PARTITION",),
     )
+
+
+def _head(head: HeadNodeRow) -> tuple[str, ...]:
+    """The head as a node, below the pools."""
+    why = f": {head.slurm_reason}" if head.slurm_reason else ""
+    return (
+        head.name, ",".join(head.partitions), "-", f"{head.gpus if head.up and not head.drained else 0}",
+        f"{head.queue.running}", f"{head.queue.pending}", "-", f"this host, {head.slurm_state}{why}",
+    )  # fmt: skip
 
 
 def waiting(rows: Sequence[WaitingRow], now: datetime, *, verbose: bool = False) -> list[RenderableType]:
@@ -132,8 +143,8 @@ def _source(source: SourceView, now: datetime) -> str:
     return f"{name} does not answer{f' for {silent}' if silent else ''}"
 
 
-def nodes(rows: Sequence[NodeRow], now: datetime) -> Table:
-    """The machines; `now` is the time of the answer."""
+def nodes(rows: Sequence[NodeRow], now: datetime, head: HeadNodeRow | None = None) -> Table:
+    """The machines, and the head where it is a node; `now` is the time of the answer."""
     return Table(
         _NODE_HEADERS,
         [
@@ -156,9 +167,17 @@ def nodes(rows: Sequence[NodeRow], now: datetime) -> Table:
                 _why(row, now),
             )
             for row in rows
-        ],
+        ]
+        + ([_head_node(head)] if head else []),
         optional=_NODE_OPTIONAL,
     )
+
+
+def _head_node(head: HeadNodeRow) -> tuple[str, ...]:
+    return (
+        "this host", head.name, "head", "-", "-", "-", "-", f"{head.gpus}", "-", head.address or "-", "-",
+        head.slurm_state, ",".join(head.jobs) or "-", "-", "-", head.slurm_reason,
+    )  # fmt: skip
 
 
 def _jobs(row: NodeRow) -> str:

@@ -17,7 +17,7 @@ from meshd.daemon.head_api.machines import MachineService
 from meshd.daemon.head_api.offers import OfferService
 from meshd.daemon.head_api.scale import ScaleService
 from meshd.daemon.head_api.state import HeadState
-from meshd.daemon.head_api.status import PublishState, StatusService
+from meshd.daemon.head_api.status import HeadRow, PublishState, StatusService
 from meshd.daemon.hosts.invitations import Invitations
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machine_logs import MachineLogs
@@ -63,6 +63,7 @@ class HeadService:
         slurm_files: PublishState,
         slurm_ping: SlurmPing,
         tailnet: TailnetWatcher,
+        head_node: HeadRow,
         sources: Sources,
         snapshot: Callable[[], Snapshot],
         desired: Callable[[], Desired],
@@ -83,7 +84,7 @@ class HeadService:
         self._state = state = HeadState(store, machines.controller, desired, snapshot, store.clock, waiting)
         self._status = StatusService(
             state, live, slurm_files=slurm_files, slurm_ping=slurm_ping, report=report,
-            tailnet=tailnet, usd_so_far=costs.usd_so_far,
+            tailnet=tailnet, head_node=head_node, usd_so_far=costs.usd_so_far,
         )  # fmt: skip
         self._hosts = hosts
         self._machines = MachineService(state, slurm, hosts)

@@ -16,6 +16,7 @@ from meshd.daemon.observe.slurm_ping import SlurmPing
 from meshd.daemon.reporting import Reporter
 from meshd.model.ids import slot_order
 from meshd.model.machine import COSTS_MONEY, Machine
+from meshd.model.observed import SlurmView
 from meshd.tailnet.watcher import TailnetWatcher
 
 _WORST_FIRST = {"error": 0, "warning": 1, "info": 2}
@@ -29,6 +30,14 @@ class PublishState(Protocol):
         ...
 
 
+class HeadRow(Protocol):
+    """The head as a node."""
+
+    def row(self, view: SlurmView | None) -> s.HeadNodeRow | None:
+        """See `daemon.slurm.head_node`."""
+        ...
+
+
 class StatusService:
     """Answers STATUS, NODES and VERSION.
 
@@ -39,6 +48,7 @@ class StatusService:
         slurm_ping: pings slurmctld when its last reading is old.
         report: the problems of all parts.
         tailnet: knows tailscaled's version.
+        head_node: how the head is as a node.
         usd_so_far: what all machines have ever cost.
     """
 
@@ -51,6 +61,7 @@ class StatusService:
         slurm_ping: SlurmPing,
         report: Reporter,
         tailnet: TailnetWatcher,
+        head_node: HeadRow,
         usd_so_far: Callable[[datetime], float],
     ) -> None:
         self._state = state
@@ -60,6 +71,7 @@ class StatusService:
         self._slurm_ping = slurm_ping
         self._report = report
         self._tailnet = tailnet
+        self._head_node = head_node
         self._started_at = state.clock.now()
 
     async def status(self) -> s.StatusView:
@@ -90,6 +102,7 @@ class StatusService:
             ],
             problems=self.problems(),
             slurm=self._slurm_files.view(),
+            head=self._head_node.row(slurm),
             waiting=[views.waiting_row(job) for job in state.waiting()],
             spend=s.SpendView(
                 usd_per_hour=round(sum(m.usd_per_hour for m in machines if m.phase in COSTS_MONEY), 4),
@@ -106,7 +119,8 @@ class StatusService:
         now, slurm = self._state.clock.now(), self._state.slurm()
         cluster_view = self._state.cluster_view(now)
         machines = sorted(self._state.journal.machines(), key=lambda m: (m.pool, slot_order(m.slot), m.name))
-        return s.NodesView(at=now, nodes=[views.node_row(machine, slurm, cluster_view) for machine in machines])
+        rows = [views.node_row(machine, slurm, cluster_view) for machine in machines]
+        return s.NodesView(at=now, nodes=rows, head=self._head_node.row(slurm))
 
     async def version(self) -> s.VersionView:
         """What runs on the head."""

@@ -30,6 +30,7 @@ from meshd.daemon.prices.service import PriceService
 from meshd.daemon.providers.guards import Guards
 from meshd.daemon.reporting import Report
 from meshd.daemon.slurm.controller import SlurmFilesController
+from meshd.daemon.slurm.head_node import HeadNode
 from meshd.model.desired import Desired
 from meshd.obs.metrics import Metrics
 from meshd.plan.waiting import WaitingJob
@@ -66,6 +67,7 @@ def build(
     slurm_files: SlurmFilesController,
     slurm_ping: SlurmPing,
     tailnet: TailnetWatcher,
+    head_node: HeadNode,
     sources: Sources,
     snapshot: SnapshotReader,
     desired: Callable[[], Desired],
@@ -86,6 +88,7 @@ def build(
     everything = Report(report, metrics_service)
     service = HeadService(
         live, store, machines, slurm=slurm, slurm_files=slurm_files, slurm_ping=slurm_ping, tailnet=tailnet,
+        head_node=head_node,
         sources=sources, snapshot=snapshot, desired=desired, report=everything, reload=reload, logs=logs,
         machine_logs=machine_logs,
         doctor=Doctor(report.checks, look=snapshot.refresh, now=clock.now),

@@ -231,7 +231,7 @@ def _refuse_with_jobs(head: str, wanted: HeadCompute, verb: str) -> None:
         raise InitRefused(
             Refusal.HEAD_BUSY,
             f"jobs {', '.join(wanted.jobs[:5])} run on this host, and could end if its lines {verb} now",
-            f'`scontrol update nodename={head} state=drain reason="new lines"`; when they have ended, '
+            f'`scontrol update nodename={head} state=drain reason=init`; when they have ended, '
             "`meshctl init` again",
         )  # fmt: skip
 

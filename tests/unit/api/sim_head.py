@@ -29,6 +29,7 @@ from meshd.daemon.nodes.wiring import NodeReporter
 from meshd.daemon.observe.report import SourceReporter
 from meshd.daemon.observe.slurm_ping import SlurmPing
 from meshd.daemon.reporting import Report, Reporter
+from meshd.daemon.slurm.head_node import HeadNode
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Machine, Phase
 from meshd.obs.metrics import Metrics
@@ -100,6 +101,10 @@ class _Files:
         return s.PublishView()
 
 
+HEAD = "tower"
+"""The head's name."""
+
+
 class SimHead(Answers):
     """A head whose pool `a100` has machines with 4 GPUs at 10 USD per hour, 8 at most.
 
@@ -137,7 +142,7 @@ class SimHead(Answers):
         status = StatusService(
             state, live, slurm_files=_Files(), slurm_ping=ping, report=report,
             tailnet=cast("Any", SimpleNamespace(table=SimpleNamespace(version="1.102.5"))),
-            usd_so_far=lambda _: 0.0,
+            head_node=HeadNode(live, cast("Any", None), HEAD), usd_so_far=lambda _: 0.0,
         )  # fmt: skip
         scale = ScaleService(state, look_at_slurm=_nothing, look_at_key=_nothing)
         hosts = host_parts(daemon.machine_store, desired=daemon.desired).invitations

@@ -9,12 +9,14 @@ import pytest
 from meshd.api.schema import (
     ExplainView,
     GpuLoadRow,
+    HeadNodeRow,
     HealthView,
     NodeRow,
     PathRow,
     PeerPathsView,
     PlanView,
     PoolView,
+    QueueView,
     ScaleAnswer,
     StatusView,
 )
@@ -39,6 +41,19 @@ def test_tables_show_why_a_node_is_unfit_and_the_load_of_its_gpus() -> None:
     pools = [PoolView(name="h100", partition="h100", target_gpus=8, ready_gpus=6, unfit_gpus=2, unfit={"drained": 2})]
     view = StatusView(cluster="lab", version="1", at=NOW, pools=pools)
     assert "6 (2 unfit)" in plain(*status.status(view))
+
+
+def test_the_head_has_a_row_of_its_own_where_it_is_a_node() -> None:
+    head = HeadNodeRow(
+        name="tower", address="100.64.0.1", partitions=["desk"], gpus=2, slurm_state="DRAIN+MIXED", up=True,
+        drained=True, slurm_reason="a game", jobs=["7"], queue=QueueView(running=1, pending=3),
+    )  # fmt: skip
+    view = StatusView(cluster="lab", version="1", at=NOW, head=head)
+    for lines in (plain(*status.status(view)).splitlines(), drawn(300, status.nodes([], NOW, head))):
+        (line,) = [line for line in lines if "tower" in line]
+        assert "a game" in line
+        assert "DRAIN+MIXED" in line
+    assert "no pools" not in plain(*status.status(view))
 
 
 DIRECT = PathRow(kind="direct", rtt_ms=0.4, throughput_estimate="high", age_s=12.0)

@@ -1,0 +1,135 @@
+"""The head as a node of its own cluster: alone, and in one job with a rented machine. Nobody but people drains it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from deploy.sandbox import proc
+from tests.e2e.lab import USER, WAIT_FOR_WORD, Lab
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
+
+FILES = "cat /etc/slurm/slurm.conf /etc/slurm/gres.conf; systemctl is-enabled slurmd; ls /etc/meshd-node"
+
+
+async def init(lab: Lab, *words: str) -> proc.Result:
+    return await lab.meshctl("init", "--yes", *words, "-o", "json", timeout_s=120)
+
+
+async def head_check(lab: Lab) -> tuple[str, str]:
+    row = (await lab.checks())["head node"]
+    return row["status"], row["code"]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def computing(lab: Lab) -> AsyncIterator[Lab]:
+    """The lab with a head that computes; afterwards it does not, and is as before."""
+    before = await lab.head.shell(FILES, check=False)
+    assert await head_check(lab) == ("ok", "")
+    done = await init(lab, "--compute")
+    assert done.returncode == 0, done.stderr.decode()
+    again = await lab.meshctl("init", "--dry-run")
+    assert again.returncode == 0
+    assert "+" not in [line[:1] for line in again.text.splitlines()], "a second run finds nothing to change"
+    await lab.head.run("systemctl", "restart", "slurmctld", "slurmd")
+
+    async def up() -> bool:
+        view = await lab.get("nodes")
+        return bool(view and view["head"] and view["head"]["up"]) and await head_check(lab) == ("ok", "")
+
+    await lab.until(up, "the head is a node")
+    yield lab
+    await lab.head.run("scancel", "-u", USER)
+
+    async def taken_back() -> bool:
+        return (await init(lab, "--no-compute")).returncode == 0
+
+    await lab.until(taken_back, "no job is on the head, and it is no node")
+    await lab.head.run("systemctl", "restart", "slurmctld")
+    assert await lab.head.shell(FILES, check=False) == before
+    assert (await lab.head.run("systemctl", "is-active", "slurmd", check=False)).text == "inactive"
+
+
+async def on_head(lab: Lab, script: str, *options: str) -> str:
+    """Submit a job to the head; its id."""
+    argv = ["runuser", "-u", USER, "--", "sbatch", "--parsable", "--chdir=/tmp", "-p", "head", *options]
+    return (await lab.head.run(*argv, stdin=f"#!/bin/sh\n{script}\n".encode())).text
+
+
+async def row(lab: Lab) -> Any:
+    return (await lab.status())["head"]
+
+
+async def test_the_head_computes_and_only_people_drain_it(computing: Lab, figure: Callable[[str], None]) -> None:
+    lab = computing
+    began = time.monotonic()
+    assert await lab.srun("-p", "head", "-n1", "sh", "-c", "echo $(hostname) $GLOO_SOCKET_IFNAME") == "head tailscale0"
+    figure(f"a job on the head alone took {time.monotonic() - began:.1f} s")
+    assert (await row(lab))["gpus"] == 0
+
+    # A job of the head stays over all that follows.
+    stays = await on_head(lab, WAIT_FOR_WORD)
+    assert await lab.running(stays) == "head"
+    assert (await row(lab))["jobs"] == [stays]
+    refused = await init(lab, "--no-compute")
+    assert (refused.returncode, '"kind": "head_busy"' in refused.text) == (1, True), refused.text
+    await lab.head.run("scancel", stays)
+
+    # One job over the head and a machine that is rented for it: steps of the head and of the machine, and their output.
+    began = time.monotonic()
+    both = await lab.srun("-p", "head", "-n1", "hostname", ":", "-p", "h100", "-n1", "--gpus=1", "hostname")
+    figure(f"a job over the head and a machine that was rented for it took {time.monotonic() - began:.1f} s")
+    (slot,) = await lab.by_slot()
+    (machine,) = await lab.nodes()
+    rented = await lab.inside(machine, "hostname")
+    assert sorted(both.split()) == sorted(["head", rented])
+    away = await lab.sbatch(
+        "srun --het-group=0,1 hostname; until [ -e /tmp/read-$SLURM_JOB_ID ]; do sleep 0.2; done",
+        "-p", "h100", "-n1", ":", "-p", "head", "-n1",
+    )  # fmt: skip
+
+    async def written() -> list[str] | None:
+        told = sorted((await lab.inside(machine, "cat", f"/tmp/slurm-{away}.out", check=False)).split())
+        return told if len(told) == 2 else None
+
+    assert await lab.until(written, "both have written where the batch script runs") == sorted(["head", rented])
+    await lab.inside(machine, "touch", f"/tmp/read-{away}")
+    await lab.completed(away)
+    assert (await lab.inside(machine, "getent", "hosts", "head")).split()[0] == lab.head.tailnet_ip
+    assert (await lab.head.run("getent", "hosts", slot)).text.split()[0] == (await lab.nodes())[machine]["address"]
+
+    # Another munge key, a restart of slurmctld and one of meshd end no job of the head.
+    stays = await on_head(lab, WAIT_FOR_WORD)
+    await lab.running(stays)
+    assert (await lab.ask("rotate-key", "--munge", "--yes", timeout_s=120))["stage"] == "done"
+    await lab.head.run("systemctl", "restart", "slurmctld")
+    await lab.restart_meshd()
+    assert (await lab.job(stays))["JobState"] == "RUNNING"
+    await lab.head.run("touch", f"/tmp/end-{stays}")
+    await lab.completed(stays)
+    assert (await lab.head.run("cat", f"/tmp/slurm-{stays}.out")).text == "done"
+
+    # The machine goes; the head stays. Drained by a person it stays drained, over restarts of both.
+    await lab.have(0)
+    await lab.head.run("scontrol", "update", "nodename=head", "state=drain", "reason=a game")
+    waits = await on_head(lab, "hostname")
+    await lab.head.run("systemctl", "restart", "slurmctld")
+    await lab.restart_meshd()
+
+    async def shown() -> bool:
+        head = await row(lab)
+        return bool(head and head["drained"] and head["slurm_reason"] == "a game" and head["queue"]["pending"] == 1)
+
+    await lab.until(shown, "status shows who drained it, and the job that waits")
+    assert await head_check(lab) == ("ok", "")
+    assert (await lab.slots())["head"].states == {"IDLE", "DRAIN"}
+    assert (await lab.job(waits))["JobState"] == "PENDING"
+    await lab.head.run("scontrol", "update", "nodename=head", "state=resume")
+    await lab.completed(waits)
+    assert (await lab.head.run("cat", f"/tmp/slurm-{waits}.out")).text == "head"
+    assert not await lab.nodes()

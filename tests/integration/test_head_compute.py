@@ -1,0 +1,208 @@
+"""The head as a node of its own cluster, with what `meshctl init` writes, against real Slurm of two versions.
+
+One slurmctld and two slurmds: on the head, and on a machine in a slot of a pool that Slurm's queue drives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from deploy.node.meshd_node.parse import slurmd_c
+from meshd.model.hardware import GpuFact, NodeShape
+from meshd.model.observed import SlurmNode
+from meshd.runtime.rootfs import RootFs
+from meshd.slurm.capabilities import parse_version
+from meshd.slurm.client import SlurmClient
+from meshd.slurm.headfiles import put
+from meshd.slurm.init.apply import apply_init
+from meshd.slurm.init.plan import plan_init
+from meshd.slurm.init.types import HeadCompute, InitInput
+from meshd.slurm.nodes import JoinedNode, PoolLine, render
+from tests.integration.slurm_lab import CONF, NETWORK, START_S, Host, Lab
+from tests.waiting import until
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and namespaces"),
+]
+
+POOL = PoolLine("h100", "", 2, "h100", 2, 1, 500, from_queue=True)
+KEPT_MIB = 300
+SITE = """\
+SelectTypeParameters=CR_Core_Memory
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+ResumeProgram=/bin/true
+SuspendProgram=/bin/true
+ResumeTimeout=120
+SuspendTimeout=2
+SuspendTime=864000
+PrivateData=cloud
+NodeSet=rented Feature=h100
+PartitionName=both Nodes=head,rented
+"""
+"""The last two lines: a partition over the head and a pool, as docs/workstation.md has it."""
+
+ENDS = "until [ -e /tmp/go ]; do sleep 0.2; done"
+
+
+@dataclass
+class Cluster:
+    """The head, whose slurmd runs, and a machine without one."""
+
+    lab: Lab
+    client: SlurmClient
+    shape: NodeShape
+
+    @property
+    def head(self) -> Host:
+        return self.lab.hosts["head"]
+
+    def sbatch(self, script: str, *options: str) -> str:
+        return self.head.call("sbatch", "--parsable", "-o", "/tmp/out-%j", *options, "--wrap", script).strip()
+
+    async def node(self, name: str) -> SlurmNode:
+        return (await self.client.view()).nodes[name]
+
+    async def job_until(self, job_id: str, state: str) -> None:
+        async def now() -> str:
+            return next((job.state for job in (await self.client.view()).jobs if job.id == job_id), "GONE")
+
+        await until(now, lambda seen: seen == state, f"job {job_id} is {state}", START_S)
+
+    async def join(self) -> None:
+        """The machine takes the slot h100-1 as soon as Slurm wants it, as meshd does it."""
+        wants = {"POWERING_UP"}
+        await until(lambda: self.node("h100-1"), lambda node: wants <= node.states, "h100-1 is wanted", START_S)
+        await self.client.set_node_addrs({"h100-1": self.lab.hosts["m1"].address})
+        self.lab.hosts["m1"].start_slurmd("-b", "--conf-server", f"{NETWORK}.1:6817", "-N", "h100-1")
+
+    def shown(self, name: str) -> dict[str, str]:
+        words = self.head.call("scontrol", "show", "node", name, "-o").split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+@pytest.fixture(params=["bookworm", "trixie"])
+def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
+    images = pytest.importorskip("deploy.sandbox.images", reason="no images here")
+    lab = Lab(str(asyncio.run(images.ensure_base(request.param))), tmp_path / "lab", suite=request.param)
+    try:
+        lab.start(["head", "m1"])
+        yield lab
+    finally:
+        lab.close()
+
+
+@pytest_asyncio.fixture
+async def cluster(lab: Lab) -> AsyncIterator[Cluster]:
+    head = lab.hosts["head"]
+    head.without_cgroups()
+    shape = NodeShape(**slurmd_c(head.call("slurmd", "-C")))
+    gpus = tuple(GpuFact(i, "NVIDIA GeForce RTX 4090", f"GPU-{i}", 24564, f"/dev/nvidia{i}") for i in range(2))
+    compute = HeadCompute(on=True, shape=shape, found=gpus, gpus=(1,), mem_spec_limit_mib=KEPT_MIB)
+    have = InitInput(
+        "lab", "head", head.address, CONF + SITE, cgroup_conf=(head.conf_dir / "cgroup.conf").read_text(),
+        pools=(POOL,), version=parse_version(head.call("slurmctld", "-V")), compute=compute,
+        slurm_user="slurm",
+    )  # fmt: skip
+    fs = RootFs(Path(f"/proc/{head.pid}/root"))
+    (head.conf_dir / "slurm.conf").write_text(CONF + SITE)
+    apply_init(plan_init(have), datetime.now(UTC), fs)
+    slots = render([POOL], [], shapes_fixed=True)
+    put(head.files_dir, slots.nodes_conf, slots.gres_conf)
+    head.start_slurmctld()
+    head.start_slurmd()
+    made = Cluster(lab, SlurmClient(head.runner, 20.0), shape)
+    await until(lambda: made.node("head"), lambda node: node.up, "the head is up", START_S)
+    yield made
+
+
+async def test_the_head_computes_alone_and_with_a_rented_machine(cluster: Cluster) -> None:
+    head, shown = cluster.head, cluster.shown("head")
+    assert shown["Gres"] == "gpu:rtx-4090:1"
+    cores = cluster.shape.cores_per_socket * cluster.shape.sockets_per_board
+    assert shown["CoreSpecCount"] == str(min(1, cores - 1))
+    assert shown["MemSpecLimit"] == str(KEPT_MIB)
+    assert not (await cluster.node("head")).cloud
+
+    # Alone: it starts at once; what is kept for the desktop, no job gets.
+    where = "echo $(hostname) ${CUDA_VISIBLE_DEVICES-none}"
+    assert head.call("srun", "-p", "head", "--gpus=1", "sh", "-c", where) == "head 0\n"
+    most = int(shown["RealMemory"])
+    for too_much in (("--gpus=2",), (f"--mem={most - KEPT_MIB + 1}",), ("-c", str(cores))):
+        said = head.said("sbatch", "-p", "head", *too_much, "--wrap", "true")
+        assert "Requested node configuration is not available" in said, too_much
+    assert head.call("srun", "-p", "head", f"--mem={most - KEPT_MIB}", "hostname") == "head\n"
+
+    # The head first, where a job leaves it open; a rented machine when the head is taken.
+    first = cluster.sbatch(ENDS, "-p", "h100,head", "--gpus=1")
+    await cluster.job_until(first, "RUNNING")
+    assert (await cluster.node("head")).held
+    second = cluster.sbatch("srun hostname; " + ENDS, "-p", "h100,head", "--gpus=1")
+    await cluster.join()
+    await cluster.job_until(second, "RUNNING")
+    assert (await cluster.node("h100-1")).held
+
+    # slurmctld ends and comes back: both go on.
+    await asyncio.to_thread(head.stop, "slurmctld")
+    await asyncio.to_thread(head.start_slurmctld)
+    for host in ("head", "m1"):
+        cluster.lab.hosts[host].call("touch", "/tmp/go")
+    for job in (first, second):
+        await cluster.job_until(job, "GONE")
+        assert "JobState=COMPLETED" in head.call("scontrol", "show", "job", job)
+    assert cluster.lab.hosts["m1"].call("cat", f"/tmp/out-{second}") == "m1\n"
+
+    # One job over both, with its steps' input and output: from the head, from a batch script on the head and from one
+    # on the machine; in one partition, and as a heterogeneous job.
+    both = ("-p", "both", "-N2", "--ntasks-per-node=1")
+    assert sorted(head.call("srun", *both, "-l", "hostname").split()) == ["0:", "1:", "head", "m1"]
+    batch = cluster.sbatch("echo begins on $(hostname); echo in | srun -i 0 sh -c 'cat; hostname'", *both)
+    await cluster.job_until(batch, "GONE")
+    (written,) = [
+        text for host in ("head", "m1")
+        if (text := cluster.lab.hosts[host].call("cat", f"/tmp/out-{batch}", check=False))
+    ]  # fmt: skip
+    assert sorted(written.split()[3:]) == ["head", "in", "m1"], written
+    hetero = head.call("srun", "-p", "h100", "-n1", "--gpus=2", "hostname", ":", "-p", "head", "-n1", "hostname")
+    assert sorted(hetero.split()) == ["head", "m1"]
+    away = cluster.sbatch(
+        "echo begins on $(hostname); srun --het-group=0,1 hostname",
+        "-p", "h100", "-n1", ":", "-p", "head", "-n1",
+    )  # fmt: skip
+    await cluster.job_until(away, "GONE")
+    assert sorted(cluster.lab.hosts["m1"].call("cat", f"/tmp/out-{away}").split()) == [
+        "begins", "head", "m1", "m1", "on",
+    ]  # fmt: skip
+
+
+async def test_only_people_drain_it_and_power_saving_leaves_it_alone(cluster: Cluster) -> None:
+    head = cluster.head
+    assert "SuspendExcNodes" in head.call("scontrol", "show", "config")
+    assert (await cluster.client.view()).suspend_exc == frozenset()  # meshd's own programs are not in force here
+    head.call("scontrol", "update", "nodename=head", "state=drain", "reason=a game")
+    waits = cluster.sbatch("true", "-p", "head")
+    joined = JoinedNode(
+        "h100-2", cluster.lab.hosts["m1"].address, cluster.shape,
+        tuple(GpuFact(i, "NVIDIA H100", f"GPU-{i}", 81559, f"/dev/nvidia{i}") for i in range(2)),
+    )  # fmt: skip
+    text = render([replace(POOL)], [joined], shapes_fixed=True).nodes_conf
+    (head.files_dir / "nodes.conf").write_text(text)
+    head.call("scontrol", "reconfigure")
+    await asyncio.to_thread(head.stop, "slurmctld")
+    await asyncio.to_thread(head.start_slurmctld)
+    node = await until(lambda: cluster.node("head"), lambda seen: seen.drained, "the head is drained", START_S)
+    assert node.reason == "a game"
+    await cluster.job_until(waits, "PENDING")
+    head.call("scontrol", "update", "nodename=head", "state=resume")
+    await cluster.job_until(waits, "GONE")
