@@ -54,6 +54,12 @@ async def computing(lab: Lab) -> AsyncIterator[Lab]:
     assert await lab.head.shell(FILES, check=False) == before
     assert (await lab.head.run("systemctl", "is-active", "slurmd", check=False)).text == "inactive"
 
+    # What --uninstall runs does the same.
+    assert (await init(lab, "--compute")).returncode == 0
+    assert await lab.head.shell(FILES, check=False) != before
+    await lab.head.run("/opt/meshd/venv/bin/python", "-I", "-m", "meshd.slurm.init.compute_setup", "--remove")
+    assert await lab.head.shell(FILES, check=False) == before
+
 
 async def on_head(lab: Lab, script: str, *options: str) -> str:
     """Submit a job to the head; its id."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,6 +52,8 @@ NodeSet=rented Feature=h100
 PartitionName=both Nodes=head,rented
 """
 """The last two lines: a partition over the head and a pool, as docs/workstation.md has it."""
+
+MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 
 ENDS = "until [ -e /tmp/go ]; do sleep 0.2; done"
 
@@ -103,28 +105,46 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
         lab.close()
 
 
-@pytest_asyncio.fixture
-async def cluster(lab: Lab) -> AsyncIterator[Cluster]:
+async def begun(lab: Lab, site: str = SITE) -> Cluster:
+    """What `meshctl init` writes is in force, and slurmd has registered."""
     head = lab.hosts["head"]
-    head.without_cgroups()
     shape = NodeShape(**slurmd_c(head.call("slurmd", "-C")))
     gpus = tuple(GpuFact(i, "NVIDIA GeForce RTX 4090", f"GPU-{i}", 24564, f"/dev/nvidia{i}") for i in range(2))
     compute = HeadCompute(on=True, shape=shape, found=gpus, gpus=(1,), mem_spec_limit_mib=KEPT_MIB)
     have = InitInput(
-        "lab", "head", head.address, CONF + SITE, cgroup_conf=(head.conf_dir / "cgroup.conf").read_text(),
-        pools=(POOL,), version=parse_version(head.call("slurmctld", "-V")), compute=compute,
-        slurm_user="slurm",
+        "lab", "head", head.address, CONF + site, cgroup_conf=(head.conf_dir / "cgroup.conf").read_text(),
+        pools=(POOL,), version=parse_version(head.call("slurmctld", "-V")), compute=compute, slurm_user="slurm",
     )  # fmt: skip
-    fs = RootFs(Path(f"/proc/{head.pid}/root"))
-    (head.conf_dir / "slurm.conf").write_text(CONF + SITE)
-    apply_init(plan_init(have), datetime.now(UTC), fs)
+    (head.conf_dir / "slurm.conf").write_text(CONF + site)
+    apply_init(plan_init(have), datetime.now(UTC), RootFs(Path(f"/proc/{head.pid}/root")))
     slots = render([POOL], [], shapes_fixed=True)
     put(head.files_dir, slots.nodes_conf, slots.gres_conf)
     head.start_slurmctld()
     head.start_slurmd()
     made = Cluster(lab, SlurmClient(head.runner, 20.0), shape)
     await until(lambda: made.node("head"), lambda node: node.up, "the head is up", START_S)
-    yield made
+    return made
+
+
+@pytest_asyncio.fixture
+async def cluster(lab: Lab) -> Cluster:
+    lab.hosts["head"].without_cgroups()
+    return await begun(lab)
+
+
+@pytest.fixture
+def memory_groups(lab: Lab) -> Iterator[None]:
+    """The head has the memory control groups of this machine; what Slurm makes there goes with the test."""
+    place = MEMORY_GROUPS / "slurm"
+    if not (MEMORY_GROUPS / "release_agent").exists() or place.exists():
+        pytest.skip("this machine has no memory control groups of the first version, or Slurm's are there")
+    there = "mount -t tmpfs tmpfs /sys/fs/cgroup && mkdir /sys/fs/cgroup/memory"
+    lab.hosts["head"].call("sh", "-ec", f"{there} && mount -t cgroup -o memory cgroup /sys/fs/cgroup/memory")
+    yield
+    lab.close()
+    for directory in sorted(place.rglob("*/"), reverse=True):
+        directory.rmdir()
+    place.rmdir()
 
 
 async def test_the_head_computes_alone_and_with_a_rented_machine(cluster: Cluster) -> None:
@@ -206,3 +226,18 @@ async def test_only_people_drain_it_and_power_saving_leaves_it_alone(cluster: Cl
     await cluster.job_until(waits, "PENDING")
     head.call("scontrol", "update", "nodename=head", "state=resume")
     await cluster.job_until(waits, "GONE")
+
+
+async def test_a_greedy_job_ends_and_leaves_the_desktop_its_memory(memory_groups: None, lab: Lab) -> None:
+    head = lab.hosts["head"]
+    (head.conf_dir / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\n")
+    await begun(lab, SITE.replace("TaskPlugin=task/none", "TaskPlugin=task/cgroup"))
+    takes = "head -c {}M /dev/zero | tail -c 1M | wc -c"
+    hold = "head -c {}M /dev/zero | tail | wc -c"
+    assert head.call("srun", "-p", "head", "--mem=200", "sh", "-c", takes.format(600)) == f"{2**20}\n"
+    said = head.said("srun", "-p", "head", "--mem=200", "sh", "-c", hold.format(600))
+    assert "oom" in said.lower(), said
+    assert head.call("srun", "-p", "head", "--mem=200", "sh", "-c", hold.format(50)) == f"{50 * 2**20}\n"
+    assert head.alive("slurmd")
+    limit = MEMORY_GROUPS / "slurm/system/memory.limit_in_bytes"
+    assert int(limit.read_text()) == KEPT_MIB * 2**20, "slurmd has what no job gets"

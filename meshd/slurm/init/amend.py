@@ -249,17 +249,17 @@ def _amend_select(editor: Editor) -> None:
 
 
 def make_room(editor: Editor, slots: int, nodes: int) -> None:
-    """Raise MaxNodeCount, where it is set, so that slurmctld's node table also has room for the slots.
+    """Raise MaxNodeCount, where it is set, so that slurmctld's node table also has room for nodes of meshd's.
 
     Args:
         editor: edits slurm.conf.
-        slots: the number of slots of all pools.
-        nodes: the number of nodes that the user declares.
+        slots: the number of these.
+        nodes: the number of the others.
     """
     text = editor.tree.get("MaxNodeCount")
     most = read_number(text) if text is not None else None
     if most is not None and most < nodes + slots:
-        editor.set("MaxNodeCount", str(max(most, nodes) + slots), f"meshd adds {slots} slots to the {nodes} nodes")
+        editor.set("MaxNodeCount", str(most + slots), f"meshd adds {slots} to the {nodes} nodes")
 
 
 def must_be_in_force(editor: Editor, names: Iterable[str]) -> None:

@@ -60,7 +60,10 @@ def plan_init(have: InitInput) -> InitPlan:
     editor.include_first(nodes_name, "meshd declares its slots there")
     compute = amend_compute(editor, own)
     head = declared(editor.conf)
-    make_room(editor, sum(pool.max_nodes for pool in have.pools), count + (head and not declared(parse(text))))
+    slots = sum(pool.max_nodes for pool in have.pools)
+    make_room(editor, slots, count)
+    if head and not declared(parse(text)):
+        make_room(editor, 1, count + slots)
     must_be_in_force(editor, [nodes_name])
     warn(editor, full, own)
     files: list[FileChange] = []

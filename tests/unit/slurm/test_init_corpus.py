@@ -8,12 +8,14 @@ from pathlib import PurePosixPath
 import pytest
 
 from meshd.bootstrap.assets import head_programs
+from meshd.model.hardware import GpuFact, NodeShape
 from meshd.slurm.capabilities import SlurmVersion
 from meshd.slurm.conf import Line, parse
 from meshd.slurm.init.codes import InitRefused, Refusal, Warn
+from meshd.slurm.init.compute import taken_back
 from meshd.slurm.init.plan import plan_init
 from meshd.slurm.init.tree import Tree, read_tree
-from meshd.slurm.init.types import AccountingState, InitInput, InitPlan
+from meshd.slurm.init.types import AccountingState, HeadCompute, InitInput, InitPlan
 from meshd.slurm.nodes import PoolLine
 from tests.slurm_conf_corpus import ADDRESS, CORPUS, HEAD, Case
 
@@ -114,3 +116,35 @@ def test_nothing_else_of_the_users_text_changes(name: str) -> None:
 
 def key_of(line: Line) -> str:
     return "include" if line.include else line.pairs[0].key.lower() if line.pairs else ""
+
+
+HEAD_NODE = HeadCompute(
+    on=True, shape=NodeShape(8, 1, 1, 4, 2, 32000), found=(GpuFact(0, "RTX 4090", "GPU-0", 24564, "/dev/nvidia0"),)
+)
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=str)
+@pytest.mark.parametrize("name", [name for name, case in CORPUS.items() if not case.refused])
+def test_the_head_becomes_a_node_and_leaves_no_trace(name: str, version: SlurmVersion) -> None:
+    """In whatever form the files are: its line inherits nothing, a second run changes nothing, and all of it goes."""
+    have = look(CORPUS[name], version)
+    plain = after(have, plan_init(have))
+    plan = plan_init(replace(plain, compute=HEAD_NODE))
+    if plan.compute is None:
+        assert Warn.HEAD_NODE_EXISTS in {finding.code for finding in plan.findings}
+        assert not plan.files
+        return
+    on = replace(after(plain, plan), links=plain.links, included=plain.included, compute=HEAD_NODE)
+    tree = read_tree(PurePosixPath("/etc/slurm/slurm.conf"), on.texts().get, version)
+    (record,) = [one for one in tree.records("NodeName") if one.name == HEAD]
+    assert record.fields.keys() == {pair.key.lower() for pair in record.at.line.pairs[1:]}, "it inherits nothing"
+    assert HEAD in tree.list_of("SuspendExcNodes")
+    assert "NodeName=head Name=gpu Type=rtx-4090 File=/dev/nvidia0" in (on.gres_conf or "").splitlines()
+    enabled = replace(HEAD_NODE, enabled=True, active=True)
+    assert plan_init(replace(on, compute=enabled)).empty
+    back = plan_init(replace(on, compute=replace(enabled, on=False)))
+    texts = {change.path.name: change.new for change in back.files}
+    larger = (on.slurm_conf or "").replace("MaxNodeCount=11", "MaxNodeCount=10")  # a node table that grew stays so
+    assert texts["slurm.conf"].replace("MaxNodeCount=11", "MaxNodeCount=10") == plain.slurm_conf
+    assert texts["gres.conf"] == plain.gres_conf
+    assert taken_back(larger, on.gres_conf, HEAD)[:2] == (plain.slurm_conf, plain.gres_conf)
