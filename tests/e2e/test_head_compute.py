@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -36,7 +37,11 @@ async def computing(lab: Lab) -> AsyncIterator[Lab]:
     again = await lab.meshctl("init", "--dry-run")
     assert again.returncode == 0
     assert "+" not in [line[:1] for line in again.text.splitlines()], "a second run finds nothing to change"
-    await lab.head.run("systemctl", "restart", "slurmctld", "slurmd")
+    steps = [step.split() for step in json.loads(done.stdout)["next"]]
+    assert ["systemctl", "restart", "slurmd"] in steps
+    for step in steps:
+        if step[0] != "meshctl":
+            await lab.head.run(*step, timeout_s=60)
 
     async def up() -> bool:
         view = await lab.get("nodes")

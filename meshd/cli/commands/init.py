@@ -187,7 +187,8 @@ def _view(plan: InitPlan, settings: Settings, *, needs_key: bool, new_ssh_key: P
     elif not plan.empty:
         steps.append("scontrol reconfigure")
     if plan.compute and plan.compute.restart:
-        steps.append("systemctl restart slurmd")
+        # Machines that joined before get the head's line by the last one: a job over both needs it.
+        steps += ["systemctl restart slurmd", "scontrol reconfigure"]
     if changes or plan.restart_slurmctld:
         steps.append("systemctl restart meshd")
     steps += ["meshctl doctor"] if steps else []

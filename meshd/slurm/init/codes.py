@@ -24,6 +24,7 @@ class Warn(StrEnum):
     GRES_FOR_ALL = "gres_for_all"
     HEAD_ADDRESS = "head_address"
     HEAD_NODE_EXISTS = "head_node_exists"
+    HEAD_TRUSTS_NODES = "head_trusts_nodes"
     HEAD_UNCONSTRAINED = "head_unconstrained"
     INCLUDE_NOT_SHIPPED = "include_not_shipped"
     IPV4_OFF = "ipv4_off"

@@ -83,6 +83,12 @@ def amend_compute(editor: Editor, own: PurePosixPath) -> ComputePlan | None:
         editor.reasons.append(
             f"NodeName={editor.have.head}: jobs run on this host too, in partition {wanted.partition}"
         )
+    if block is None and editor.have.pools:
+        editor.warn(
+            Warn.HEAD_TRUSTS_NODES,
+            "root on any rented machine can be root on this host from now on, since every node has the munge key: "
+            "docs/workstation.md, Whom it trusts",
+        )
     editor.add_item(EXCLUDED, editor.have.head, "power saving never touches this host")
     _warn_unconstrained(editor)
     _warn_defaults(editor, wanted)
