@@ -180,16 +180,15 @@ def _compute(
             f"{fs.root} belongs to another machine: its hardware cannot be measured here",
             "boot it, and run `meshctl init --compute` there",
         )
-    return asyncio.run(_look_at_head(settings, head, address, on=on))
+    return asyncio.run(_look_at_head(settings, head, address, on=on, there=there))
 
 
-async def _look_at_head(settings: Settings, head: str, address: str, *, on: bool) -> HeadCompute:
+async def _look_at_head(settings: Settings, head: str, address: str, *, on: bool, there: bool) -> HeadCompute:
     wanted, env = settings.head, dict(BUILT_IN_ENV)
     if settings.mlflow.enabled:
         env[MLFLOW_URI] = settings.mlflow.uri(address)
-    jobs, enabled, active = await asyncio.gather(
-        compute_setup.jobs_on(run, head), compute_setup.is_on(run, "is-enabled"), compute_setup.is_on(run, "is-active")
-    )
+    jobs = await compute_setup.jobs_on(run, head) if there else ()
+    enabled, active = [await compute_setup.is_on(run, verb) for verb in ("is-enabled", "is-active")]
     found = await compute_setup.facts(run) if on else None
     return HeadCompute(
         on=on, partition=wanted.partition, default=wanted.default, gpus=wanted.gpus,

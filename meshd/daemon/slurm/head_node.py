@@ -76,7 +76,10 @@ class HeadNode(Reporter):
     def _node(self, view: SlurmView) -> SlurmNode | None:
         pools = self._live.settings.pools
         slot = any(slot_index(pool, self._name) is not None for pool in pools)
-        return None if slot else view.nodes.get(self._name)
+        if slot:
+            return None
+        own = (node for node in view.nodes.values() if node.node_addr == self._name)  # NodeName=ws NodeHostname=tower
+        return view.nodes.get(self._name) or next(own, None)
 
     def _fault(self, view: SlurmView) -> tuple[ProblemCode, str, str] | None:
         """What is wrong: code, text and cure."""

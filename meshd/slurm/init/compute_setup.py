@@ -94,7 +94,12 @@ async def carry_out(plan: ComputePlan, run: Runner) -> None:
         await _systemctl(run, *(("disable", "--now") if plan.disable else ("stop",)), UNIT)
         with suppress(FileNotFoundError):
             Path(JOB_ENV).unlink()
-    elif plan.enable:
+        with suppress(OSError):
+            Path(JOB_ENV).parent.rmdir()
+        return
+    with suppress(FileNotFoundError):
+        Path(JOB_ENV).parent.chmod(0o711)  # by any umask: every user's tasks read the file
+    if plan.enable:
         await _systemctl(run, "enable", UNIT)
 
 

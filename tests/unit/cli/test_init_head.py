@@ -94,3 +94,16 @@ def test_a_dry_run_refuses_what_a_run_would(tmp_path: Path, make: str, kind: str
     runs = "ls -la /etc/slurm >$1/a; INIT --dry-run --yes; ls -la /etc/slurm >$1/b; cmp $1/a $1/b"
     documents = on_a_head(tmp_path, f"{make}\n{runs}")
     assert [document["kind"] for document in documents] == [kind, kind]
+
+
+@pytest.mark.skipif(shutil.which("slurmd") is not None, reason="this machine has slurmd")
+def test_a_head_without_slurmd_does_not_compute_and_nothing_is_installed(tmp_path: Path) -> None:
+    refused, asked = on_a_head(
+        tmp_path,
+        f"printf '{CONF}' >/etc/slurm/slurm.conf\nINIT --compute\n"
+        "printf '[head]\\ncompute = true\\n' >>/etc/meshd/meshd.toml\nINIT --yes\n"
+        f"printf '{CONF}' | cmp - /etc/slurm/slurm.conf",
+    )
+    for document in (refused, asked):
+        assert document["kind"] == "packages_missing"
+        assert "apt-get install slurmd" in document["cure"]

@@ -77,5 +77,12 @@ def test_its_row() -> None:
     assert head().row(None) is None
 
 
+def test_a_line_of_the_users_own_may_have_another_name() -> None:
+    own = SlurmNode("ws", "tower", frozenset({"IDLE"}))
+    row = head(own).row(view(own))
+    assert row is not None
+    assert row.name == "ws"
+
+
 def test_a_slot_is_never_taken_for_it() -> None:
     assert head(pool="tower").row(view(node("IDLE", "tower-1"))) is None
