@@ -29,41 +29,46 @@ async def head_check(lab: Lab) -> tuple[str, str]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def computing(lab: Lab) -> AsyncIterator[Lab]:
-    """The lab with a head that computes; afterwards it does not, and is as before."""
+    """The lab with a head that computes; afterwards it does not, and is as before.
+
+    The sandbox's head has no GPUs, and an nvidia-smi that says so.
+    """
     before = await lab.head.shell(FILES, check=False)
     assert await head_check(lab) == ("ok", "")
-    done = await init(lab, "--compute")
-    assert done.returncode == 0, done.stderr.decode()
-    again = await lab.meshctl("init", "--dry-run")
-    assert again.returncode == 0
-    assert "+" not in [line[:1] for line in again.text.splitlines()], "a second run finds nothing to change"
-    steps = [step.split() for step in json.loads(done.stdout)["next"]]
-    assert ["systemctl", "restart", "slurmd"] in steps
-    for step in steps:
-        if step[0] != "meshctl":
-            await lab.head.run(*step, timeout_s=60)
+    refused = await init(lab, "--compute")
+    assert (refused.returncode, json.loads(refused.stdout)["kind"]) == (1, "head_hardware")
+    async with lab.also("[head]\ngpus = []\n"):
+        done = await init(lab, "--compute")
+        assert done.returncode == 0, done.stderr.decode()
+        again = await lab.meshctl("init", "--dry-run", "-o", "json")
+        assert json.loads(again.stdout)["changes"] == []
+        steps = [step.split() for step in json.loads(done.stdout)["next"]]
+        assert ["systemctl", "restart", "slurmd"] in steps
+        for step in steps:
+            if step[0] != "meshctl":
+                await lab.head.run(*step, timeout_s=60)
 
-    async def up() -> bool:
-        view = await lab.get("nodes")
-        return bool(view and view["head"] and view["head"]["up"]) and await head_check(lab) == ("ok", "")
+        async def up() -> bool:
+            view = await lab.get("nodes")
+            return bool(view and view["head"] and view["head"]["up"]) and await head_check(lab) == ("ok", "")
 
-    await lab.until(up, "the head is a node")
-    yield lab
-    await lab.head.run("scancel", "-u", USER)
+        await lab.until(up, "the head is a node")
+        yield lab
+        await lab.head.run("scancel", "-u", USER)
 
-    async def taken_back() -> bool:
-        return (await init(lab, "--no-compute")).returncode == 0
+        async def taken_back() -> bool:
+            return (await init(lab, "--no-compute")).returncode == 0
 
-    await lab.until(taken_back, "no job is on the head, and it is no node")
-    await lab.head.run("systemctl", "restart", "slurmctld")
-    assert await lab.head.shell(FILES, check=False) == before
-    assert (await lab.head.run("systemctl", "is-active", "slurmd", check=False)).text == "inactive"
+        await lab.until(taken_back, "no job is on the head, and it is no node")
+        await lab.head.run("systemctl", "restart", "slurmctld")
+        assert await lab.head.shell(FILES, check=False) == before
+        assert (await lab.head.run("systemctl", "is-active", "slurmd", check=False)).text == "inactive"
 
-    # What --uninstall runs does the same.
-    assert (await init(lab, "--compute")).returncode == 0
-    assert await lab.head.shell(FILES, check=False) != before
-    await lab.head.run("/opt/meshd/venv/bin/python", "-I", "-m", "meshd.slurm.init.compute_setup", "--remove")
-    assert await lab.head.shell(FILES, check=False) == before
+        # What --uninstall runs does the same.
+        assert (await init(lab, "--compute")).returncode == 0
+        assert await lab.head.shell(FILES, check=False) != before
+        await lab.head.run("/opt/meshd/venv/bin/python", "-I", "-m", "meshd.slurm.init.compute_setup", "--remove")
+        assert await lab.head.shell(FILES, check=False) == before
 
 
 async def on_head(lab: Lab, script: str, *options: str) -> str:

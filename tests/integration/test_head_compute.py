@@ -1,6 +1,7 @@
 """The head as a node of its own cluster, with what `meshctl init` writes, against real Slurm of two versions.
 
-One slurmctld and two slurmds: on the head, and on a machine in a slot of a pool that Slurm's queue drives.
+One slurmctld and two slurmds: on the head, and on a machine in a slot of a pool. tests/e2e has one that is rented for a
+job.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,18 +37,12 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and namespaces"),
 ]
 
-POOL = PoolLine("h100", "", 2, "h100", 2, 1, 500, from_queue=True)
+POOL = PoolLine("h100", "", 2, "h100", 2, 1, 500)
 KEPT_MIB = 300
 SITE = """\
 SelectTypeParameters=CR_Core_Memory
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-ResumeProgram=/bin/true
-SuspendProgram=/bin/true
-ResumeTimeout=120
-SuspendTimeout=2
-SuspendTime=864000
-PrivateData=cloud
 NodeSet=rented Feature=h100
 PartitionName=both Nodes=head,rented
 """
@@ -60,7 +55,7 @@ ENDS = "until [ -e /tmp/go ]; do sleep 0.2; done"
 
 @dataclass
 class Cluster:
-    """The head, whose slurmd runs, and a machine without one."""
+    """The head and a machine."""
 
     lab: Lab
     client: SlurmClient
@@ -71,7 +66,7 @@ class Cluster:
         return self.lab.hosts["head"]
 
     def sbatch(self, script: str, *options: str) -> str:
-        return self.head.call("sbatch", "--parsable", "-o", "/tmp/out-%j", *options, "--wrap", script).strip()
+        return self.head.call("sbatch", "--parsable", "-o", "/tmp/out-%j", "--wrap", script, *options).strip()
 
     async def node(self, name: str) -> SlurmNode:
         return (await self.client.view()).nodes[name]
@@ -82,12 +77,12 @@ class Cluster:
 
         await until(now, lambda seen: seen == state, f"job {job_id} is {state}", START_S)
 
-    async def join(self) -> None:
-        """The machine takes the slot h100-1 as soon as Slurm wants it, as meshd does it."""
-        wants = {"POWERING_UP"}
-        await until(lambda: self.node("h100-1"), lambda node: wants <= node.states, "h100-1 is wanted", START_S)
-        await self.client.set_node_addrs({"h100-1": self.lab.hosts["m1"].address})
-        self.lab.hosts["m1"].start_slurmd("-b", "--conf-server", f"{NETWORK}.1:6817", "-N", "h100-1")
+    def write_slots(self, joined: str) -> None:
+        """meshd's files, with the machine in this slot."""
+        gpus = tuple(GpuFact(i, "NVIDIA H100", f"GPU-{i}", 81559, f"/dev/nvidia{i}") for i in range(2))
+        machine = JoinedNode(joined, self.lab.hosts["m1"].address, self.shape, gpus)
+        text = render([POOL], [machine], shapes_fixed=True)
+        put(self.head.files_dir, text.nodes_conf, text.gres_conf)
 
     def shown(self, name: str) -> dict[str, str]:
         words = self.head.call("scontrol", "show", "node", name, "-o").split()
@@ -105,7 +100,7 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
         lab.close()
 
 
-async def begun(lab: Lab, site: str = SITE) -> Cluster:
+async def begun(lab: Lab, site: str = SITE, machines: tuple[str, ...] = ("h100-1",)) -> Cluster:
     """What `meshctl init` writes is in force, and slurmd has registered."""
     head = lab.hosts["head"]
     shape = NodeShape(**slurmd_c(head.call("slurmd", "-C")))
@@ -117,12 +112,14 @@ async def begun(lab: Lab, site: str = SITE) -> Cluster:
     )  # fmt: skip
     (head.conf_dir / "slurm.conf").write_text(CONF + site)
     apply_init(plan_init(have), datetime.now(UTC), RootFs(Path(f"/proc/{head.pid}/root")))
-    slots = render([POOL], [], shapes_fixed=True)
-    put(head.files_dir, slots.nodes_conf, slots.gres_conf)
+    made = Cluster(lab, SlurmClient(head.runner, 20.0), shape)
+    made.write_slots("h100-1")
     head.start_slurmctld()
     head.start_slurmd()
-    made = Cluster(lab, SlurmClient(head.runner, 20.0), shape)
-    await until(lambda: made.node("head"), lambda node: node.up, "the head is up", START_S)
+    for slot in machines:
+        lab.hosts["m1"].start_slurmd("--conf-server", f"{NETWORK}.1:6817", "-N", slot)
+    for name in ("head", *machines):
+        await until(lambda name=name: made.node(name), lambda node: node.up, f"{name} is up", START_S)
     return made
 
 
@@ -135,16 +132,15 @@ async def cluster(lab: Lab) -> Cluster:
 @pytest.fixture
 def memory_groups(lab: Lab) -> Iterator[None]:
     """The head has the memory control groups of this machine; what Slurm makes there goes with the test."""
-    place = MEMORY_GROUPS / "slurm"
+    place = MEMORY_GROUPS / "slurm_head"
     if not (MEMORY_GROUPS / "release_agent").exists() or place.exists():
         pytest.skip("this machine has no memory control groups of the first version, or Slurm's are there")
     there = "mount -t tmpfs tmpfs /sys/fs/cgroup && mkdir /sys/fs/cgroup/memory"
     lab.hosts["head"].call("sh", "-ec", f"{there} && mount -t cgroup -o memory cgroup /sys/fs/cgroup/memory")
     yield
     lab.close()
-    for directory in sorted(place.rglob("*/"), reverse=True):
+    for directory in sorted([*place.rglob("*/"), *([place] if place.exists() else [])], reverse=True):
         directory.rmdir()
-    place.rmdir()
 
 
 async def test_the_head_computes_alone_and_with_a_rented_machine(cluster: Cluster) -> None:
@@ -169,7 +165,6 @@ async def test_the_head_computes_alone_and_with_a_rented_machine(cluster: Cluste
     await cluster.job_until(first, "RUNNING")
     assert (await cluster.node("head")).held
     second = cluster.sbatch("srun hostname; " + ENDS, "-p", "h100,head", "--gpus=1")
-    await cluster.join()
     await cluster.job_until(second, "RUNNING")
     assert (await cluster.node("h100-1")).held
 
@@ -208,16 +203,10 @@ async def test_the_head_computes_alone_and_with_a_rented_machine(cluster: Cluste
 
 async def test_only_people_drain_it_and_power_saving_leaves_it_alone(cluster: Cluster) -> None:
     head = cluster.head
-    assert "SuspendExcNodes" in head.call("scontrol", "show", "config")
-    assert (await cluster.client.view()).suspend_exc == frozenset()  # meshd's own programs are not in force here
+    assert (await cluster.client.view()).suspend_exc == {"head"}
     head.call("scontrol", "update", "nodename=head", "state=drain", "reason=a game")
     waits = cluster.sbatch("true", "-p", "head")
-    joined = JoinedNode(
-        "h100-2", cluster.lab.hosts["m1"].address, cluster.shape,
-        tuple(GpuFact(i, "NVIDIA H100", f"GPU-{i}", 81559, f"/dev/nvidia{i}") for i in range(2)),
-    )  # fmt: skip
-    text = render([replace(POOL)], [joined], shapes_fixed=True).nodes_conf
-    (head.files_dir / "nodes.conf").write_text(text)
+    cluster.write_slots("h100-2")
     head.call("scontrol", "reconfigure")
     await asyncio.to_thread(head.stop, "slurmctld")
     await asyncio.to_thread(head.start_slurmctld)
@@ -231,7 +220,7 @@ async def test_only_people_drain_it_and_power_saving_leaves_it_alone(cluster: Cl
 async def test_a_greedy_job_ends_and_leaves_the_desktop_its_memory(memory_groups: None, lab: Lab) -> None:
     head = lab.hosts["head"]
     (head.conf_dir / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\n")
-    await begun(lab, SITE.replace("TaskPlugin=task/none", "TaskPlugin=task/cgroup"))
+    await begun(lab, SITE.replace("TaskPlugin=task/none", "TaskPlugin=task/cgroup"), ())
     takes = "head -c {}M /dev/zero | tail -c 1M | wc -c"
     hold = "head -c {}M /dev/zero | tail | wc -c"
     assert head.call("srun", "-p", "head", "--mem=200", "sh", "-c", takes.format(600)) == f"{2**20}\n"
@@ -239,5 +228,5 @@ async def test_a_greedy_job_ends_and_leaves_the_desktop_its_memory(memory_groups
     assert "oom" in said.lower(), said
     assert head.call("srun", "-p", "head", "--mem=200", "sh", "-c", hold.format(50)) == f"{50 * 2**20}\n"
     assert head.alive("slurmd")
-    limit = MEMORY_GROUPS / "slurm/system/memory.limit_in_bytes"
-    assert int(limit.read_text()) == KEPT_MIB * 2**20, "slurmd has what no job gets"
+    limit = MEMORY_GROUPS / "slurm_head/system/memory.limit_in_bytes"
+    assert int(limit.read_text()) == KEPT_MIB * 2**20, "slurmd itself keeps to what no job gets"
