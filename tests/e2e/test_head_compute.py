@@ -15,6 +15,7 @@ from tests.e2e.lab import USER, WAIT_FOR_WORD, Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
+CONF = "/etc/slurm/slurm.conf"
 FILES = "cat /etc/slurm/slurm.conf /etc/slurm/gres.conf; systemctl is-enabled slurmd; ls /etc/meshd-node"
 
 
@@ -31,8 +32,10 @@ async def head_check(lab: Lab) -> tuple[str, str]:
 async def computing(lab: Lab) -> AsyncIterator[Lab]:
     """The lab with a head that computes; afterwards it does not, and is as before.
 
-    The sandbox's head has no GPUs, and an nvidia-smi that says so.
+    The sandbox's head has no GPUs, and an nvidia-smi that says so. Only Slurm's backfill scheduler starts heterogeneous
+    jobs, by default every 30 s.
     """
+    await lab.head.run("sed", "-i", "s/^SchedulerParameters=.*/&,bf_interval=2/", CONF)
     before = await lab.head.shell(FILES, check=False)
     assert await head_check(lab) == ("ok", "")
     refused = await init(lab, "--compute")
@@ -69,6 +72,8 @@ async def computing(lab: Lab) -> AsyncIterator[Lab]:
         assert await lab.head.shell(FILES, check=False) != before
         await lab.head.run("/opt/meshd/venv/bin/python", "-I", "-m", "meshd.slurm.init.compute_setup", "--remove")
         assert await lab.head.shell(FILES, check=False) == before
+    await lab.head.run("sed", "-i", "s/,bf_interval=2//", CONF)
+    await lab.head.run("scontrol", "reconfigure")
 
 
 async def on_head(lab: Lab, script: str, *options: str) -> str:
@@ -91,7 +96,11 @@ async def test_the_head_computes_and_only_people_drain_it(computing: Lab, figure
     # A job of the head stays over all that follows.
     stays = await on_head(lab, WAIT_FOR_WORD)
     assert await lab.running(stays) == "head"
-    assert (await row(lab))["jobs"] == [stays]
+
+    async def seen() -> bool:
+        return bool((await row(lab))["jobs"] == [stays])
+
+    await lab.until(seen, "status shows the job of the head")
     refused = await init(lab, "--no-compute")
     assert (refused.returncode, '"kind": "head_busy"' in refused.text) == (1, True), refused.text
     await lab.head.run("scancel", stays)
