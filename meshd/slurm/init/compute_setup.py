@@ -13,7 +13,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from meshd.bootstrap.assets import agent_zipapp
@@ -21,10 +22,20 @@ from meshd.errors import CommandError, CommandNotFound, MeshdError, SlurmError
 from meshd.model.hardware import GpuFact, NodeShape
 from meshd.runtime.run import Runner, run
 from meshd.slurm.conf import parse
+from meshd.slurm.init.apply import apply_init
 from meshd.slurm.init.compute import BLOCK, UNIT, taken_back
 from meshd.slurm.init.marked import find
-from meshd.slurm.init.replace import put, stage
-from meshd.slurm.init.types import CONF_DIR, GRES_CONF, JOB_ENV, SLURM_CONF, ComputePlan
+from meshd.slurm.init.types import (
+    CONF_DIR,
+    FORMER_DIR,
+    GRES_CONF,
+    JOB_ENV,
+    SLURM_CONF,
+    SLURM_DIR,
+    ComputePlan,
+    FileChange,
+    InitPlan,
+)
 
 FACTS_S = 90.0
 """nvidia-smi alone may take 60 s for the first time after a boot."""
@@ -120,10 +131,13 @@ async def remove(run: Runner, say: Callable[[str], object], conf_dir: Path = Pat
         why = f"jobs {', '.join(jobs)} run there" if jobs else "slurmctld does not answer, so jobs may run there"
         raise SlurmError(f"this host stays a node of its cluster: {why}")
     text, gres_text, was_on = taken_back(before, _read(gres), head)
-    for named, new in ((gres, gres_text), (slurm, text)):
-        if new is not None:
-            path = named.resolve()
-            put(stage(path, new.encode("utf-8", "surrogateescape"), path), path)
+    texts = ((gres, _read(gres), gres_text), (slurm, before, text))
+    reasons = ("this host is no node any more",)
+    files = tuple(
+        FileChange(PurePosixPath(path), old, new, reasons) for path, old, new in texts if new is not None and new != old
+    )
+    # As `meshctl init` writes them: a purge undoes what is recorded, the newest change first.
+    apply_init(InitPlan(files, (), SLURM_DIR, FORMER_DIR, "", restart_slurmctld=True, findings=()), datetime.now(UTC))
     await carry_out(ComputePlan(stop=True, disable=not was_on), run)
     await _systemctl(run, "try-restart", SLURMCTLD)
     say(f"{slurm}: {head} is no node any more, and {UNIT} is as it was before")
