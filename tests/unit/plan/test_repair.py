@@ -109,6 +109,12 @@ def test_nobodys_drain_but_meshds_own_is_lifted() -> None:
         assert step(ready(noted=noted), ["IDLE", "DRAIN"], parts) is None
 
 
+def test_a_host_is_not_replaced() -> None:
+    """Another machine cannot have its slot, and the host would come back as it is."""
+    m = replace(BAD[0], offer=replace(BAD[0].offer, slot="h100-1", standing=True))
+    assert replaced((m, *BAD[1:]), FIT) == []
+
+
 @pytest.mark.parametrize(
     ("noted", "states", "parts"),
     [
