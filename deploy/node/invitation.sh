@@ -19,7 +19,7 @@ VERB=enrol
 TRIES=@TRIES@
 NEEDS='tailscale python3' PROXY=
 FOUND=$ETC/found
-SEEN='etc usr/share/keyrings var/lib/apt/extended_states var/lib/tailscale'
+SEEN='etc usr/share/keyrings var/lib/apt/extended_states var/lib/ucf var/lib/tailscale'
 DEVICE=ours
 
 say() { printf 'meshd: %s\n' "$*" >&2; }
@@ -132,7 +132,7 @@ keep() {
   : >$FOUND/complete
 }
 
-names() { find /var/lib/apt/lists -type f 2>/dev/null | sort; }
+names() { find /var/lib/apt/lists -mindepth 1 2>/dev/null | sort; }
 
 list_packages() { dpkg-query -W -f '${db:Status-Status} ${binary:Package} ${Version}\n' | sort; }
 

@@ -38,12 +38,13 @@ SECRET = ("etc/munge",)
 PASSING = ("proc", "sys", "dev/shm", "dev/pts", "run", "tmp", "var/tmp", "var/run")
 """What no reboot leaves."""
 
-SEEN_BY_APT = ("etc", "usr/share/keyrings", "var/lib/apt/extended_states")
+SEEN_BY_APT = ("etc", "usr/share/keyrings", "var/lib/apt/extended_states", "var/lib/ucf")
 """What a package's scripts change that its removal does not change back."""
 NAMES_OF_APT = ("var/lib/apt/lists",)
 """Here only new names count: lists that apt has fetched again are apt's affair."""
 _TABLES = ("passwd", "group", "shadow", "gshadow", "subuid", "subgid")
-SEEN_BY_ACCOUNTS = (*(f"etc/{name}{end}" for name in _TABLES for end in ("", "-")), "etc/.pwd.lock")
+TABLES = tuple(f"etc/{name}{end}" for name in _TABLES for end in ("", "-"))
+SEEN_BY_ACCOUNTS = (*TABLES, "etc/.pwd.lock")
 
 CHANGERS = {
     **dict.fromkeys(("apt-get", "dpkg"), SEEN_BY_APT),
@@ -279,7 +280,7 @@ class Before:
         installs = program in _INSTALLERS
         with self._quiet():
             before = scan(self._root, places, self.store)
-            names = _names(self._root) if installs else {}
+            names = names_of_apt(self._root) if installs else {}
             packages = installed() if installs else {}
         try:
             yield
@@ -287,7 +288,7 @@ class Before:
             with self._quiet():
                 self.note(before, scan(self._root, places))
                 if installs:
-                    self.note(names, {**names, **_names(self._root, names)})
+                    self.note(names, {**names, **names_of_apt(self._root, names)})
                     self.note_packages(packages, installed())
 
     def note(self, before: dict[str, Snapshot], after: dict[str, Snapshot]) -> None:
@@ -355,15 +356,11 @@ def scan(root: Path, places: Iterable[str], store: Store | None = None, seen_at:
     return found
 
 
-def _names(root: Path, known: Iterable[str] = ()) -> dict[str, Snapshot]:
-    """The files of `NAMES_OF_APT`, but for those that are known."""
+def names_of_apt(root: Path, known: Iterable[str] = ()) -> dict[str, Snapshot]:
+    """What is in `NAMES_OF_APT`, but for what is known."""
     have = set(known)
-    found = {}
-    for place in NAMES_OF_APT:
-        for directory, _, files in os.walk(str(root / place)):
-            paths = [Path(directory) / name for name in files]
-            found.update({str(path): take(path, content=False) for path in paths if str(path) not in have})
-    return found
+    paths = [path for place in NAMES_OF_APT for path in (root / place).rglob("*") if str(path) not in have]
+    return {str(path): take(path, content=False) for path in sorted(paths)}
 
 
 def installed() -> dict[str, str]:

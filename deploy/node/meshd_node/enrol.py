@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from . import facts, units
-from .before import HOST, NAMES_OF_APT, SEEN_BY_APT, Before, installed, parse_packages, scan
+from .before import HOST, SEEN_BY_APT, Before, installed, names_of_apt, parse_packages, scan
 from .console import say
 from .errors import HeadRefused, HeadUnreachable, NodeError
 from .files import read_json, write_atomic
@@ -20,7 +20,7 @@ from .headlink import HeadLink
 from .node import Node
 from .paths import Paths
 from .services import start_unit
-from .snapshot import Snapshot, take
+from .snapshot import Snapshot
 
 CALL_S = 60.0
 EXIT_AGAIN, EXIT_REFUSED = 1, 4
@@ -110,11 +110,8 @@ def ingest(paths: Paths) -> None:
     old = scan(paths.root, SEEN_BY_APT, before.store, seen_at=found / "root")
     new = scan(paths.root, SEEN_BY_APT, before.store)
     before.note(old, new)
-    had = set(_lines(found / "names"))
-    for place in NAMES_OF_APT:
-        for path in sorted((paths.root / place).rglob("*")):
-            if path.is_file() and str(path) not in had:
-                log.add(str(path), Snapshot(), take(path))
+    for name, shot in names_of_apt(paths.root, _lines(found / "names")).items():
+        log.add(name, Snapshot(), shot)
     packages = parse_packages(_lines(found / "packages"))
     now = installed()
     log.learn("script packages", [name for name in now if name not in packages])

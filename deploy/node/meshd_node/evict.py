@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from .before import HOST, Before, installed
+from .before import HOST, TABLES, Before, installed
 from .console import say
 from .errors import HeadRefused, HeadUnreachable, NodeError
 from .files import read_json, write_atomic
@@ -67,8 +67,11 @@ def restore(paths: Paths) -> list[str]:
     """Take back the layer `host` but for what needs the packages of the invitation; what could not be, a line each."""
     before = Before(paths, HOST)
     facts = before.logs[HOST].facts
+    tables = {str(paths.root / table) for table in TABLES}
+    # First the accounts that meshd made: scripts of packages refuse to delete some of them, and then fail.
+    left = take_back(before, HOST, paths, skip=lambda path: path not in tables)
     judge(before, HOST)
-    left = purge(facts.get("packages", []))
+    left += purge(facts.get("packages", []))
     later = set(_files_of(facts.get("script packages", [])))
     left += take_back(before, HOST, paths, skip=lambda path: path in later or "meshd-host.service" in path)
     for name in facts.get("absent", []):

@@ -151,3 +151,8 @@ def step_job(cmdline: str) -> str:
     """The job id of a slurmstepd from its title `slurmstepd: [12.batch]`; "" when the title has none."""
     match = re.search(r"\[(\d+)", cmdline)
     return match.group(1) if match else ""
+
+
+def plain(field: str) -> str:
+    """A field of mountinfo without the kernel's escapes."""
+    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), field)

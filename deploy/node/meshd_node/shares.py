@@ -24,6 +24,7 @@ from .console import say
 from .errors import Hopeless, NodeError, NotPossible, ToolFailed
 from .files import read_json, write_atomic
 from .packages import ensure
+from .parse import plain
 from .root_path import others_decide
 from .tools import find, run
 
@@ -168,14 +169,9 @@ def mounted(node: Node, point: Path) -> str:
     for line in node.paths.mountinfo.read_text("utf-8", "replace").splitlines():
         left, _, right = line.partition(" - ")
         fields, rest = left.split(" "), right.split(" ")
-        if len(fields) > 4 and len(rest) > 1 and _plain(fields[4]) == wanted:
-            found = _plain(rest[1])  # the last one is on top
+        if len(fields) > 4 and len(rest) > 1 and plain(fields[4]) == wanted:
+            found = plain(rest[1])  # the last one is on top
     return found
-
-
-def _plain(field: str) -> str:
-    """A field of mountinfo without the kernel's escapes."""
-    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), field)
 
 
 def _tried(work: Callable[[], None]) -> list[NodeError]:

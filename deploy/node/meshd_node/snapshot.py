@@ -212,12 +212,21 @@ def put_content(path: Path, wanted: Snapshot, source: Any) -> None:
 
 
 def _rights(path: Path, wanted: Snapshot) -> None:
-    if os.geteuid() == 0:
+    """Set rights and owner of what is there, and of nothing that a link leads to."""
+    if wanted.kind == OTHER:  # to open a device may do something
         os.chown(str(path), wanted.uid, wanted.gid, follow_symlinks=False)
-    path.chmod(wanted.mode)
-    for name, value in wanted.xattrs.items():
-        with suppress(OSError):  # another file system may not have them
-            os.setxattr(str(path), name, base64.b64decode(value), follow_symlinks=False)
+        path.chmod(wanted.mode)
+        return
+    fd = os.open(str(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if os.geteuid() == 0:
+            os.fchown(fd, wanted.uid, wanted.gid)
+        os.fchmod(fd, wanted.mode)
+        for name, value in wanted.xattrs.items():
+            with suppress(OSError):  # another file system may not have them
+                os.setxattr(fd, name, base64.b64decode(value))
+    finally:
+        os.close(fd)
 
 
 def _beside(path: Path) -> Path:

@@ -18,6 +18,7 @@ from pathlib import Path
 from . import lines
 from .before import Before, Log, Record
 from .console import say
+from .parse import plain
 from .paths import Paths
 from .root_path import others_decide
 from .snapshot import ABSENT, DIRECTORY, FILE, Snapshot, put, take, text_of
@@ -66,7 +67,7 @@ def take_back(before: Before, layer: str, paths: Paths, skip: Callable[[str], bo
 def _one(before: Before, log: Log, record: Record, paths: Paths) -> str:
     """Take one record back; why not, or ""."""
     path, was = Path(record.path), record.before
-    if place := others_decide(path):
+    if place := others_decide(path.parent):
         return f"others than root may exchange {place}"
     now = take(path)
     if now.same(was):
@@ -114,44 +115,49 @@ def _remove_directory(path: Path, record: Record, paths: Paths) -> str:
     return ""
 
 
-def remove_tree(path: Path) -> str:
-    """Remove what is at a path with all that is in it, but nothing of another file system; why not, or ""."""
+def remove_tree(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> str:
+    """Remove what is at a path with all that is in it, but nothing that is mounted there; why not, or ""."""
     try:
-        found, parent = path.lstat(), path.parent.stat()
+        found = path.lstat()
     except FileNotFoundError:
         return ""
     if not stat.S_ISDIR(found.st_mode):
         path.unlink()
         return ""
-    if found.st_dev != parent.st_dev:
-        return _MOUNTED
     at = os.open(str(path.parent), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return _remove(path.name, at, found.st_dev)
+        return _remove(path, at, _mounts(mountinfo))
     finally:
         os.close(at)
 
 
-def _remove(name: str, at: int, device: int) -> str:
+def _remove(path: Path, at: int, mounts: set[str]) -> str:
     """Remove a directory by its name in an open one. Never touches what is mounted in it: its server may be away."""
-    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+    if str(path) in mounts:
+        return _MOUNTED
+    fd = os.open(path.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
     left = ""
     try:
         with os.scandir(fd) as entries:
-            inside = list(entries)
-        for entry in inside:
-            found = entry.stat(follow_symlinks=False)
-            if found.st_dev != device:
+            inside = [(entry.name, str(path / entry.name) in mounts) for entry in entries]
+        for name, is_mount in inside:
+            if is_mount:
                 left = _MOUNTED
-            elif stat.S_ISDIR(found.st_mode):
-                left = _remove(entry.name, fd, device) or left
+            elif stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+                left = _remove(path / name, fd, mounts) or left
             else:
-                os.unlink(entry.name, dir_fd=fd)
+                os.unlink(name, dir_fd=fd)
     finally:
         os.close(fd)
     if not left:
-        os.rmdir(name, dir_fd=at)
+        os.rmdir(path.name, dir_fd=at)
     return left
+
+
+def _mounts(mountinfo: Path) -> set[str]:
+    """Where something is mounted, by the kernel."""
+    fields = (line.split(" ") for line in mountinfo.read_text("utf-8", "surrogateescape").splitlines())
+    return {plain(field[4]) for field in fields if len(field) > 4}
 
 
 def _host_name(names: list[str], paths: Paths) -> None:

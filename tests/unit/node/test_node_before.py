@@ -231,13 +231,18 @@ def test_a_local_user_s_link_in_the_way_is_not_followed(root: Path) -> None:
     assert (root / "etc/f").read_text() == "ours\n"
 
 
-def test_the_directory_of_a_user_is_left_alone(root: Path) -> None:
-    theirs = root / "home/u"
+def test_in_the_directory_of_a_user_no_link_is_followed(root: Path) -> None:
+    theirs, passwd = root / "home/u", root / "etc/passwd"
     theirs.mkdir()
-    change(root, 'files.write_file(root / "home/u/f", b"ours\\n")')
+    (theirs / "f").write_text("theirs\n")
+    was = passwd.stat()
+    change(root, 'p = root / "home/u/f"; p.chmod(0o666); p.write_text("ours\\n")')
     os.chown(theirs, 12345, 12345)
-    (left,) = back(root)
-    assert "others than root" in left
+    (theirs / "f").unlink()
+    (theirs / "f").symlink_to(passwd)
+    back(root)
+    assert (passwd.stat().st_mode, passwd.stat().st_uid) == (was.st_mode, was.st_uid)
+    assert passwd.read_text().startswith("root:")
 
 
 def test_a_tree_is_removed_without_what_is_linked_into_it(root: Path) -> None:
