@@ -36,7 +36,7 @@ _LATER = ("var/lib/tailscale", "var/cache/tailscale")
 
 def evict(
     node: Node,
-    link: HeadLink,
+    link: HeadLink | None,
     token: str,
     leave: Callable[[list[str]], None] = become,
     monotonic: Callable[[], float] = time.monotonic,
@@ -46,7 +46,7 @@ def evict(
 
     Args:
         node: this machine, which is no node any more.
-        link: to the head.
+        link: to the head; None where it has forgotten this machine.
         token: of the host.
         leave: becomes another program.
         monotonic: seconds.
@@ -58,7 +58,8 @@ def evict(
     paths = node.paths
     say("meshd is taken off this machine", urgent=True)
     left = restore(paths)
-    _tell(link, token, left, monotonic, sleep)
+    if link is not None:
+        _tell(link, token, left, monotonic, sleep)
     prepare(paths)
     leave(["/bin/sh", str(paths.host_agent.parent / "run")])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,8 @@ POLL_SLACK_S = 15.0
 HOLD_MAX_S = 40.0
 """The head takes a machine for away that it has not heard of for 60 s."""
 SPACING_S = 0.2
+SAME_SPACING_S = 2.0
+"""The head answers at once while the machine is on its way to what it should be."""
 RETRY_FIRST_S, RETRY_MAX_S = 0.2, 10.0
 AGAIN_S = 10.0
 """Pause after work that failed."""
@@ -43,6 +46,7 @@ class Goal:
     machine: str = ""
     join: dict[str, Any] = field(default_factory=dict, repr=False)
     sleep_command: tuple[str, ...] = ()
+    forgotten: bool = False
 
 
 class Host:
@@ -51,13 +55,16 @@ class Host:
     Args:
         node: the machine.
         config: /var/lib/meshd-host/host.json.
-        monotonic, sleep: seconds.
+        leave: becomes another program, when the machine is evicted.
+        monotonic: seconds.
+        sleep: pauses, in seconds.
     """
 
     def __init__(
         self,
         node: Node,
         config: dict[str, Any],
+        leave: Callable[[list[str]], None] = host_node.become,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -67,7 +74,7 @@ class Host:
         self._heads = [str(head) for head in config["heads"]]
         self._port = int(config["port"])
         self._link = HeadLink(self._heads, self._port)
-        self._monotonic, self._sleep = monotonic, sleep
+        self._leave, self._monotonic, self._sleep = leave, monotonic, sleep
         self._changed = threading.Condition()
         self._goal = Goal()
         self._follows = ""
@@ -85,10 +92,10 @@ class Host:
         while not self._over:
             began = self._monotonic()
             try:
-                self._poll()
+                spacing_s = SPACING_S if self._poll() else SAME_SPACING_S
                 backoff.reset()
                 self._last_said = ""
-                pause_s = began + SPACING_S - self._monotonic()
+                pause_s = began + spacing_s - self._monotonic()
             except Interrupted:
                 pause_s = 0.0
             except HeadRefused as error:
@@ -100,11 +107,13 @@ class Host:
                 pause_s = backoff.next_s()
             if not self._over:
                 self._sleep(max(pause_s, 0.0))
+        self._link.close()
         return 0
 
     # -- polls ----------------------------------------------------------------------------------------------------
 
-    def _poll(self) -> None:
+    def _poll(self) -> bool:
+        """Poll once. Returns whether the head wants something new."""
         with self._changed:
             told, body = self._version, {
                 "state": self._state, "machine": self._machine, "problem": self._problem[:1000],
@@ -112,12 +121,14 @@ class Host:
             }  # fmt: skip
         answer = self._link.call(
             "POST", "/v1/hosts/poll", self._token, body, self._hold_s + POLL_SLACK_S,
-            outdated=lambda: self._version != told,
+            outdated=lambda: self._over or self._version != told,
         )  # fmt: skip
         self._unknown_since = None
-        self._take(answer if isinstance(answer, dict) else {})
+        if self._version != told:
+            return True  # it answers what is no longer so: ask again
+        return self._take(answer if isinstance(answer, dict) else {})
 
-    def _take(self, answer: dict[str, Any]) -> None:
+    def _take(self, answer: dict[str, Any]) -> bool:
         order, join = str(answer.get("order") or ""), answer.get("join")
         if order not in ("free", "node", "sleep", "evict") or (order == "node" and not isinstance(join, dict)):
             raise HeadUnreachable("the head's answer to the poll cannot be used")
@@ -127,10 +138,12 @@ class Host:
         )  # fmt: skip
         with self._changed:
             self._follows = order
-            if (goal.order, goal.machine) != (self._goal.order, self._goal.machine):
+            new = (goal.order, goal.machine) != (self._goal.order, self._goal.machine)
+            if new:
                 say(f"the head wants: {order} {goal.machine}".rstrip())
             self._goal = goal
             self._changed.notify_all()
+        return new
 
     def _count_unknown(self, error: HeadRefused) -> None:
         """A head that has forgotten this machine cannot evict it any more."""
@@ -143,7 +156,7 @@ class Host:
         if now_s - self._unknown_since >= FORGOTTEN_S:
             say("the head has forgotten this machine: meshd is taken off", urgent=True)
             with self._changed:
-                self._goal = Goal("evict")
+                self._goal = Goal("evict", forgotten=True)
                 self._changed.notify_all()
 
     # -- work -----------------------------------------------------------------------------------------------------
@@ -175,24 +188,25 @@ class Host:
         if goal.order == "node":
             if host_node.kept(self._node.paths) is None:
                 self._is("joining", goal.machine)
-            host_node.put_on(self._node, self._new_link(), self._token, goal.join)
+            with closing(HeadLink(self._heads, self._port)) as link:
+                host_node.put_on(self._node, link, self._token, goal.join)
             self._is("node", goal.machine)
             return
         self._is("free", "")
         if goal.order == "sleep":
             self._fall_asleep(goal)
         elif goal.order == "evict":
-            evict.evict(self._node, self._new_link(), self._token)
+            with closing(HeadLink(self._heads, self._port)) as link:
+                evict.evict(self._node, None if goal.forgotten else link, self._token, self._leave)
             self._over = True
-            self._link.cut()
+            self._link.interrupt()
 
     def _fall_asleep(self, goal: Goal) -> None:
         """Run the command, and say that the machine is awake when it is again, or has not slept at all."""
-        slept_s = _slept_s()
+        slept_s, until_s = _slept_s(), self._monotonic() + SLEEP_S
         say(f"going to sleep: {' '.join(goal.sleep_command)}", urgent=True)
         result = run(goal.sleep_command, SLEEP_S, check=False)
         problem = "" if result.returncode == 0 else f"the sleep command ended with {result.returncode}: {result.stderr}"
-        until_s = self._monotonic() + SLEEP_S
         while _slept_s() < slept_s + 1.0 and self._monotonic() < until_s and self._goal == goal:
             self._sleep(1.0)
         with self._changed:
@@ -213,10 +227,6 @@ class Host:
                 return
             self._version += 1
         self._link.interrupt()
-
-    def _new_link(self) -> HeadLink:
-        """A link for the thread that works."""
-        return HeadLink(self._heads, self._port)
 
     def _say_once(self, text: str) -> None:
         if text != self._last_said:

@@ -1,0 +1,122 @@
+"""The script of an invitation: what it refuses, and how it takes back what it has changed, with real shells."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from meshd.bootstrap import assets
+from meshd.bootstrap.invitation import Invitation, render
+
+INVITATION = Invitation(
+    host="tower", heads=("100.64.0.1", "fd7a:115c:a1e0::1"), port=7677, token=SecretStr("T" * 64),
+    expires_at=datetime(2030, 1, 1, tzinfo=UTC), agent_sha256="0" * 64, slurm_version="24.11.5",
+    auth_key=SecretStr("tskey-auth-k-'quote"), tailnet="mine.ts.net",
+)  # fmt: skip
+CALM = """
+id() { echo 0; }
+tailscale() { :; }
+command() { return 1; }
+date() { echo 1; }
+check_slurm() { :; }
+"""
+
+
+def script(root: Path, then: str, invitation: Invitation = INVITATION) -> subprocess.CompletedProcess[str]:
+    """Run lines after the script's functions, without its call of main, below a scratch directory."""
+    body, main, rest = render(invitation, assets.invitation_template()).rpartition("\nmain\n")
+    assert main and not rest
+    for path in ("/var/lib/", "/opt/meshd-host", "/etc/", "/run/systemd", "/usr/local/etc", "/var/cache", "/usr/share"):
+        body = body.replace(path, f"{root}{path}")
+    return subprocess.run(
+        ["dash", "-c", f"{body}\n{then}\n"], capture_output=True, text=True, timeout=60, check=False
+    )  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("etc", "var/lib", "run/systemd/system"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "etc/os-release").write_text("ID=debian\nPRETTY_NAME='Debian GNU/Linux 13 (trixie)'\n")
+    return tmp_path
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck")
+def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "invitation.sh"
+    file.write_text(render(INVITATION, assets.invitation_template()))
+    done = subprocess.run(
+        ["shellcheck", "-s", "sh", "-S", "warning", "-e", "SC2157,SC2034,SC2046,SC2050,SC2194", file],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_it_is_a_script(shell: str) -> None:
+    text = render(INVITATION, assets.invitation_template())
+    assert subprocess.run([shell, "-n"], input=text, text=True, check=False).returncode == 0
+
+
+def test_a_machine_that_suits_is_taken(root: Path) -> None:
+    done = script(root, f"{CALM}\ncheck && echo $DEVICE")
+    assert done.stdout == "ours\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("then", "word"),
+    [
+        ("id() { echo 1000; }", "as root"),
+        ("rm -r {root}/run/systemd", "systemd"),
+        ("echo ID=fedora >{root}/etc/os-release", "Debian"),
+        ("mkdir {root}/etc/meshd-node", "already"),
+        ("mkdir {root}/etc/meshd", "already"),
+        ("mkdir -p {root}/var/lib/meshd-host; : >{root}/var/lib/meshd-host/host.json", "already"),
+        ("date() { echo 1999999999; }", "expired"),
+        ('command() { :; }; python3() { return 1; }', "Python"),
+        ("check_slurm() { refuse other; }", "other"),
+        ('command() { [ "$2" = tailscale ]; }; status() { echo \'"BackendState": "Running"\'; }; '
+         "head_answers() { return 1; }", "another tailnet"),
+        ('command() { [ "$2" = tailscale ]; }; head_answers() { :; }; status() { printf \'%s\\n\' '
+         '\'"BackendState": "Running"\' \'  "MagicDNSSuffix": "other.ts.net",\'; }', "other.ts.net"),
+        ('command() { [ "$2" = tailscale ]; }; status() { echo \'"BackendState": "Stopped", "HaveNodeKey": true\'; }',
+         "not in use"),
+        ("AUTH_KEY=", "no key"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_is_not_changed(root: Path, then: str, word: str) -> None:
+    before = sorted(str(path) for path in root.rglob("*"))
+    set_up = then.replace("{root}", str(root))
+    if "mkdir" in then or "rm " in then or "echo ID" in then:
+        subprocess.run(["sh", "-c", set_up], check=True)
+        before, set_up = sorted(str(path) for path in root.rglob("*")), ""
+    done = script(root, f"{CALM}\n{set_up}\ncheck && echo taken")
+    assert done.returncode == 1
+    assert word in done.stderr
+    assert done.stdout == ""
+    assert sorted(str(path) for path in root.rglob("*")) == before
+
+
+def test_a_device_of_its_owner_is_used(root: Path) -> None:
+    own = 'command() { [ "$2" = tailscale ]; }; head_answers() { :; }; tailscale_ok() { :; }; status() { printf '
+    own += '\'%s\\n\' \'"BackendState": "Running"\' \'  "MagicDNSSuffix": "mine.ts.net",\'; }'
+    assert script(root, f"{CALM}\n{own}\ncheck && echo $DEVICE").stdout == "own\n"
+
+
+def test_another_slurm_is_seen(root: Path) -> None:
+    conf = root / "etc/slurm/slurm.conf"
+    conf.parent.mkdir()
+    conf.write_text("ClusterName=other\n")
+    done = script(root, f"{CALM.replace('check_slurm() { :; }', '')}\ncheck")
+    assert done.returncode == 1
+
+
+def test_no_secret_is_an_argument() -> None:
+    for line in render(INVITATION, assets.invitation_template()).splitlines():
+        if "tskey" in line or "T" * 64 in line:
+            assert line.startswith(("AUTH_KEY=", "printf", "[ -s")), line
