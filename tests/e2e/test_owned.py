@@ -111,6 +111,9 @@ async def owned(lab: Lab, *names: str) -> AsyncIterator[list[OwnedMachine]]:
         raise
     finally:
         await asyncio.gather(*(machine.destroy() for machine in machines))
+        for name in names:
+            if await host(lab, name):
+                await lab.meshctl("remove", name, "--force", "--yes")
 
 
 def same(before: dict[str, Entry], after: dict[str, Entry]) -> None:
@@ -137,10 +140,10 @@ async def test_a_machine_that_no_cloud_knows(owners: Lab, lab: Lab, figure: Call
 
         # one job on it and on a rented machine
         await lab.want(2)
-        job = await lab.sbatch(WAIT_FOR_WORD, "--nodes=2", "--gres=gpu:1")
+        job = await lab.sbatch(WAIT_FOR_WORD, "--nodes=2", "--gpus=2")
         await lab.running(job)
-        nodes = set((await lab.job(job))["NodeList"].replace("h100-[", "").rstrip("]").replace("-", ",").split(","))
-        assert slot.removeprefix("h100-") in nodes, nodes
+        listed = (await lab.job(job))["NodeList"]
+        assert slot in (await lab.head.run("scontrol", "show", "hostnames", listed)).text.split()
         await lab.head.run("scancel", job)
 
         assert (await second).returncode != 0
