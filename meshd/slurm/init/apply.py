@@ -17,7 +17,6 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 
 from meshd.plan.slurm_lines import LineRefused
-from meshd.runtime.atomicfile import write_atomic
 from meshd.runtime.rootfs import Kind, RootFs
 from meshd.slurm.headfiles import adopt
 from meshd.slurm.init.accounting import SLURMDBD_CONF
@@ -168,7 +167,7 @@ def _record(change: FileChange, place: Path, changes: Path, made: list[Path]) ->
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(mode=0o700, parents=True)
     for name, data in content.items():
-        write_atomic(unfinished / name, data)
+        put(stage(unfinished / name, data, mode=0o600), unfinished / name)
     unfinished.rename(record)
     made.append(record)
 
