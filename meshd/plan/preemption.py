@@ -33,6 +33,9 @@ SIGNAL_BEFORE_S = 130.0
 REQUEUE_BEFORE_S = 60.0
 """Twice Slurm's default of KillWait."""
 
+REQUEUE_FIRST_S = 15.0
+"""From then on jobs are requeued even if they were not told: a script that cannot be read must not hold them."""
+
 NOTICED = frozenset({Phase.READY, Phase.DRAINING})
 
 
@@ -72,14 +75,12 @@ def _jobs_step(machine: Machine, ends_at: datetime, given: PlanInput) -> Step | 
     """What is done for the jobs on it."""
     running = [job for job in (given.slurm.jobs if given.slurm else ()) if _runs_on(job, machine.slot)]
     left_s = (ends_at - given.now).total_seconds()
-    if running and machine.jobs_signalled_at is None and left_s <= SIGNAL_BEFORE_S:
+    back = tuple(job.id for job in running if job.batch and job.requeue) if left_s <= REQUEUE_BEFORE_S else ()
+    untold = running and machine.jobs_signalled_at is None and left_s <= SIGNAL_BEFORE_S
+    if untold and not (back and left_s <= REQUEUE_FIRST_S):
         batch = tuple(job.id for job in running if job.batch)
         return SignalJobs(machine.name, words(ends_at), machine.slot, batch)
-    if left_s > REQUEUE_BEFORE_S:
-        return None
-    if jobs := tuple(job.id for job in running if job.batch and job.requeue):
-        return RequeueJobs(machine.name, words(ends_at), machine.slot, jobs)
-    return None
+    return RequeueJobs(machine.name, words(ends_at), machine.slot, back) if back else None
 
 
 def _runs_on(job: SlurmJob, slot: str) -> bool:

@@ -10,7 +10,7 @@ from ClusterShell.NodeSet import NodeSet
 
 from meshd.errors import SlurmError
 from meshd.slurm.capabilities import SlurmCapabilities
-from meshd.slurm.job_signal import signal_in
+from meshd.slurm.job_signal import JobSignal, signal_in
 from meshd.slurm.show import parse_nodes
 
 NODES_A_CALL = 1000
@@ -144,19 +144,22 @@ class SlurmChanges(ABC):
         """
         await self._call(["scontrol", "requeue", _checked(_JOB, job)])
 
-    async def send_own_signal(self, job: str) -> str:
-        """Send a batch job the signal that its script asks for before its end; its name, "" where it asks for none.
+    async def own_signal(self, job: str) -> JobSignal | None:
+        """The signal that a batch job's script asks for before its end; None where it asks for none.
+
+        Raises:
+            SlurmError: the script cannot be read, or the job has ended.
+        """
+        return signal_in(await self._call(["scontrol", "write", "batch_script", _checked(_JOB, job), "-"]))
+
+    async def send_signal(self, job: str, signal: JobSignal) -> None:
+        """Send a job a signal.
 
         Raises:
             SlurmError: Slurm refused, or the job has ended.
         """
-        script = await self._call(["scontrol", "write", "batch_script", _checked(_JOB, job), "-"])
-        found = signal_in(script)
-        if found is None:
-            return ""
-        to = ["--batch"] if found.batch_only else []
-        await self._call(["scancel", *to, f"--signal={found.name}", job])
-        return found.name
+        to = ["--batch"] if signal.batch_only else []
+        await self._call(["scancel", *to, f"--signal={signal.name}", _checked(_JOB, job)])
 
     async def update_job(
         self, job: str, *, wait_s: float | None = None, admin_comment: str | None = None, requeue: bool | None = None

@@ -37,6 +37,7 @@ from meshd.plan.demand import PoweredUp, powered_up
 from meshd.plan.demand_growth import MOVES_S
 from meshd.plan.ledger import budget_of
 from meshd.provider_api import Offer, ProviderCapabilities
+from meshd.slurm.job_signal import JobSignal
 from tests.clocks import SimClock
 from tests.live import live_settings
 from tests.property.sim import (
@@ -247,10 +248,10 @@ class QueueWorld(World):
         self.queue.pop(job, None)
         self.give_ups += 1
 
-    async def send_own_signal(self, job: str) -> str:
+    async def own_signal(self, job: str) -> JobSignal | None:
         if not self.is_preempted(self.queue.get(job)):
-            raise Violation(f"job {job} got a signal, and no cloud takes its machine back")
-        return ""
+            raise Violation(f"job {job} is to get a signal, and no cloud takes its machine back")
+        return None
 
     def is_preempted(self, job: Job | None) -> bool:
         """Whether a cloud has given notice of the end of one of its machines, or of one that it had until now."""

@@ -35,6 +35,7 @@ from meshd.provider_api import (
     ProviderCapabilities,
     ProviderName,
 )
+from meshd.slurm.job_signal import JobSignal
 from meshd.store.journal import Journal
 from tests.clocks import SimClock
 from tests.live import live_settings
@@ -352,7 +353,10 @@ class World:
         node = self.nodes[slot]
         self.nodes[slot] = replace(node, states=frozenset({"DOWN"}) | (node.states & {"DRAIN"}), reason=reason)
 
-    async def send_own_signal(self, job: str) -> str:
+    async def own_signal(self, job: str) -> JobSignal | None:
+        raise Violation(f"job {job} is to get a signal, and no cloud takes its machine back")
+
+    async def send_signal(self, job: str, signal: JobSignal) -> None:
         raise Violation(f"job {job} got a signal, and no cloud takes its machine back")
 
     async def requeue(self, job: str) -> None:

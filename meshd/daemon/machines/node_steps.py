@@ -12,7 +12,7 @@ from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machine_logs import HEARD_LATELY, MachineLogs
 from meshd.daemon.machine_store import MachineStore
-from meshd.daemon.machines.preemption_steps import PreemptionSteps
+from meshd.daemon.machines.preemption_steps import Jobs, PreemptionSteps
 from meshd.daemon.machines.repair_steps import NodeRepairs
 from meshd.errors import MeshdError, TailnetError
 from meshd.model.cooldown import TRIED_ALONE, scopes
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 ERASE_TIMEOUT_S = 5.0
 
 
-class SlurmControl(Protocol):
+class SlurmControl(Jobs, Protocol):
     """What is asked of Slurm."""
 
     async def view(self) -> SlurmView:
@@ -58,14 +58,6 @@ class SlurmControl(Protocol):
 
     async def set_node_addrs(self, addrs: Mapping[str, str]) -> None:
         """Where slurmctld reaches these nodes from now on. Raises SlurmError."""
-        ...
-
-    async def send_own_signal(self, job: str) -> str:
-        """Send a job the signal that it asks for; its name, "" for none. Raises SlurmError."""
-        ...
-
-    async def requeue(self, job: str) -> None:
-        """Put a job back into the queue. Raises SlurmError."""
         ...
 
 

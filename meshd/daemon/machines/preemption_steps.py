@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import structlog
@@ -10,6 +11,7 @@ from meshd.codes import EventKind
 from meshd.daemon.machine_store import MachineStore
 from meshd.errors import SlurmError
 from meshd.model.plan import RequeueJobs, SignalJobs
+from meshd.slurm.job_signal import JobSignal
 
 log = structlog.get_logger(__name__)
 
@@ -17,8 +19,12 @@ log = structlog.get_logger(__name__)
 class Jobs(Protocol):
     """What is asked of Slurm."""
 
-    async def send_own_signal(self, job: str) -> str:
-        """Send a job the signal that it asks for; its name, "" for none. Raises SlurmError."""
+    async def own_signal(self, job: str) -> JobSignal | None:
+        """The signal that a job asks for before its end; None for none. Raises SlurmError."""
+        ...
+
+    async def send_signal(self, job: str, signal: JobSignal) -> None:
+        """Send a job a signal. Raises SlurmError."""
         ...
 
     async def requeue(self, job: str) -> None:
@@ -34,18 +40,40 @@ class PreemptionSteps:
         self._slurm = slurm
 
     async def signal(self, step: SignalJobs) -> None:
-        """Send each job its signal, once: written down before it is sent, since some programs end on a second one."""
+        """Send each job its signal, once: written down before it is sent, since some programs end on a second one.
+
+        Raises:
+            SlurmError: no job's script can be read. Nothing is written down, so it is tried again.
+        """
+        signals = await self._own_signals(step.jobs)
         now = self._machine_store.now()
         text = f"{step.reason}: jobs on it are told"
         self._machine_store.change(step.subject, EventKind.SPOT_NOTICE, text, jobs_signalled_at=now)
-        for job in step.jobs:
+        for job, signal in signals.items():
             try:
-                name = await self._slurm.send_own_signal(job)
+                await self._slurm.send_signal(job, signal)
             except SlurmError as error:
                 log.warning("job_not_signalled", job=job, reason=str(error))
                 continue
-            if name:
-                self._event(step.subject, f"job {job} got the signal that it asked for: {name}")
+            self._event(step.subject, f"job {job} got the signal that it asked for: {signal.name}")
+
+    async def _own_signals(self, jobs: Sequence[str]) -> dict[str, JobSignal]:
+        """By job, the signal that it asks for. Where Slurm tells that of one job, another without a script has ended.
+
+        Raises:
+            SlurmError: none can be read.
+        """
+        found: dict[str, JobSignal | None] = {}
+        failed: SlurmError | None = None
+        for job in jobs:
+            try:
+                found[job] = await self._slurm.own_signal(job)
+            except SlurmError as error:
+                log.warning("job_not_signalled", job=job, reason=str(error))
+                failed = error
+        if failed is not None and not found:
+            raise failed
+        return {job: signal for job, signal in found.items() if signal is not None}
 
     async def requeue(self, step: RequeueJobs) -> None:
         """Put the jobs back into the queue.

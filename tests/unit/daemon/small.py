@@ -19,6 +19,7 @@ from meshd.model.desired import Desired, Policy, Pool
 from meshd.model.machine import Machine
 from meshd.model.observed import SlurmNode, SlurmView, Snapshot
 from meshd.provider_api import GangRequest, Instance, InstanceId, InstanceState, LaunchRequest, ProviderCapabilities
+from meshd.slurm.job_signal import JobSignal
 from meshd.store.journal import Journal
 from tests.clocks import HandClock
 from tests.live import live_settings
@@ -88,6 +89,8 @@ class Slurm:
         self.seen = slurm()
         self.orders: list[str] = []
         self.down = False
+        self.unread: set[str] = set()
+        """Jobs whose scripts cannot be read."""
         self.settings: dict[str, str] = {}
         self.before_view: Callable[[], None] = lambda: None
 
@@ -126,9 +129,13 @@ class Slurm:
     async def set_node_addrs(self, addrs: Mapping[str, str]) -> None:
         self.orders.append(f"addr {' '.join(f'{slot}={address}' for slot, address in addrs.items())}")
 
-    async def send_own_signal(self, job: str) -> str:
-        self.orders.append(f"signal {job}")
-        return "USR1"
+    async def own_signal(self, job: str) -> JobSignal | None:
+        if job in self.unread:
+            raise SlurmError(f"the script of job {job} cannot be read")
+        return JobSignal("USR1")
+
+    async def send_signal(self, job: str, signal: JobSignal) -> None:
+        self.orders.append(f"signal {job} {signal.name}")
 
     async def requeue(self, job: str) -> None:
         self.orders.append(f"requeue {job}")

@@ -18,7 +18,7 @@ from meshd.plan.fitness import is_ready, unfit
 from meshd.plan.lifecycle import next_step
 from meshd.plan.plan_input import PlanInput
 from meshd.plan.planner import plan
-from meshd.plan.preemption import NO_TIME_S, REQUEUE_BEFORE_S, SIGNAL_BEFORE_S, end_told
+from meshd.plan.preemption import NO_TIME_S, REQUEUE_BEFORE_S, REQUEUE_FIRST_S, SIGNAL_BEFORE_S, end_told
 from meshd.plan.replace import due_at
 from meshd.plan.scale import supply
 from tests.unit.worlds import NOW, ago, around, machine, node, slurm
@@ -100,6 +100,18 @@ def test_jobs_are_told_once_and_those_that_may_be_are_requeued_in_time() -> None
         assert again.jobs == ("7",)
     ending = tuple(replace(one, state="COMPLETING") for one in jobs)
     assert step(late, "MIXED", "DRAIN", jobs=ending) is None
+
+
+def test_jobs_whose_scripts_cannot_be_read_are_requeued_before_the_end() -> None:
+    m = noticed(REQUEUE_FIRST_S, drained_at=ago(5))
+    jobs = (job(m, "7"), job(m, "8", requeue=False))
+    again = step(m, "MIXED", "DRAIN", jobs=jobs)
+    assert isinstance(again, p.RequeueJobs)
+    assert again.jobs == ("7",)
+    told = step(m, "MIXED", "DRAIN", jobs=jobs[1:])
+    assert isinstance(told, p.SignalJobs), "one that may not be requeued is told until the end"
+    earlier = noticed(REQUEUE_FIRST_S + 1, drained_at=ago(5))
+    assert isinstance(step(earlier, "MIXED", "DRAIN", jobs=jobs), p.SignalJobs)
 
 
 def test_it_is_unfit_and_not_replaced_a_second_time() -> None:
