@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from meshd.model.budget import ALL, MICROS, Budget, BudgetLimits, Charge, Period, cost_micros
+from meshd.model.desired import Desired, Target
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.plan import Move, Remove, Step
 from meshd.plan.cover import micros
+from meshd.plan.placement import total_limit
 from meshd.plan.plan_input import PlanInput
 from meshd.provider_api import Offer
 
@@ -124,21 +126,47 @@ def charge_of(offer: Offer, pool: str, machine: str, budget: Budget, now: dateti
     return Charge(machine, pool, micros(offer.usd_per_hour), now, least_s, ordered=False)
 
 
-def withdrawn(budget: Budget, machines: Sequence[Machine], now: datetime) -> Iterator[Move]:
-    """The orders that are not sent, since a limit has been reached since they were decided. The oldest go first."""
-    waiting = sorted((m for m in machines if m.phase is Phase.REQUESTED), key=lambda m: (m.created_at, m.name))
-    if not budget.limits or not waiting:
-        return
-    own = {one.machine: one for one in budget.charges}
-    budget = budget.without(frozenset(m.name for m in waiting))
-    for machine in waiting:
-        charge = own.get(machine.name) or charge_of(machine.offer, machine.pool, machine.name, budget, now)
-        beside = budget.beside(charge)
-        over = next((one for one in used(beside, now) if one.scope in (ALL, machine.pool) and one.left < 0), None)
-        if over is None:
-            budget = beside
+def withdrawn(desired: Desired, machines: Sequence[Machine], now: datetime) -> Iterator[Move]:
+    """The orders that are not sent, since a limit has been reached since they were decided. The oldest go first.
+
+    A limit is lowered, or a machine is found that a cloud made although its call was refused. Orders for one job go
+    together: it cannot start on a part of its nodes.
+    """
+    orders: dict[tuple[str, ...], list[Machine]] = {}
+    for m in sorted(machines, key=lambda m: (m.created_at, m.name)):
+        if m.phase is Phase.REQUESTED:
+            orders.setdefault((m.pool, *m.for_jobs) if m.for_jobs else (m.name,), []).append(m)
+    own = {one.machine: one for one in desired.budget.charges}
+    budget = desired.budget.without(frozenset(m.name for order in orders.values() for m in order))
+    costs: dict[str, int] = {}
+    for m in machines if orders else ():
+        if m.phase not in {Phase.REQUESTED, Phase.GONE}:
+            costs[m.pool] = costs.get(m.pool, 0) + micros(m.usd_per_hour)
+    for order in orders.values():
+        charges = [own.get(m.name) or charge_of(m.offer, m.pool, m.name, budget, now) for m in order]
+        pool, beside = order[0].pool, budget.beside(*charges)
+        cost = costs.get(pool, 0) + sum(micros(m.usd_per_hour) for m in order)
+        over = next(
+            (one.words for one in used(beside, now) if one.scope in (ALL, pool) and one.left < 0),
+            _over_pools_limit(desired, order[0], cost),
+        )
+        if over:
+            yield from (Move(m.name, f"nothing was rented: {over}", Phase.GONE) for m in order)
         else:
-            yield Move(machine.name, f"nothing was rented: {over.words}", Phase.GONE)
+            budget, costs[pool] = beside, cost
+
+
+def _over_pools_limit(desired: Desired, machine: Machine, cost: int) -> str:
+    """The limit on all machines of its pool, when they cost more with it, for people; else "".
+
+    `cost` is that of all of them, in millionths of a USD per hour.
+    """
+    pool = desired.pools.get(machine.pool)
+    target = desired.target(pool) if pool is not None and not machine.by_queue else None
+    limit = total_limit(pool, target or Target(pool.name, 0)) if pool is not None else None
+    if limit is None or cost <= micros(limit):
+        return ""
+    return f"all machines of pool {machine.pool} may cost {limit:.2f} USD per hour, and would cost {cost / MICROS:.2f}"
 
 
 def ended_by(budget: Budget, now: datetime) -> Iterator[Used]:

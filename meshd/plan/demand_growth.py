@@ -79,6 +79,7 @@ class DemandGrowth:
         self._pool = pool
         self._target = Target(pool.name, 0)  # the options of a person's order are not for jobs
         self._machines = machines
+        self._have = have
         self._given = given
         self._money = money
         self._snapshot = snapshot
@@ -88,6 +89,7 @@ class DemandGrowth:
         leaving = [m for m in machines if leaves_soon(m, given)]
         self._usd = money.left(pool, self._target, machines, leaving)
         self._spent = 0
+        self._let_go: dict[str, int] = {}  # micro-USD per hour of nodes that leave once a job has let go of them
         self._stopped = False
         self._offers = snapshot.known_offers
         self._fit = usable(self._offers, pool, self._target, desired.cooldowns, given.now)
@@ -127,12 +129,34 @@ class DemandGrowth:
             return OpenSlots(0, none.code, none.reason, none.until)
         left = self._left_micros(self._usd.soon)
         if left is not None:
+            left += sum(self._let_go.values())
             dearest = min(micros(offer.usd_per_hour) for offer in self._fit)
-            count = max(0, left // dearest) if dearest else free
+            count = max(0, left // dearest, self._by_moves(left)) if dearest else free
             if count < free:
                 limit = self._over_limit(1)
                 return OpenSlots(count, limit.code, limit.reason, limit.until)
         return OpenSlots(free)
+
+    def _by_moves(self, left: int) -> int:
+        """How many slots a job can have beside all idle nodes, if these make room for it and it moves elsewhere.
+
+        A job that asks for more nodes than are idle gets all of them, and then moves by `_of_gang`.
+
+        Args:
+            left: micro-USD per hour for new machines, beside those that exist.
+        """
+        nodes = [m for m in self._have if m.phase is Phase.READY and self._is_free(m)]
+        here = set() if self._pool.spread else {group_of(m.offer) for m in nodes}
+        if len(here) != 1 or not all(self._can_leave(m, Gang((), (), frozenset(), ())) for m in nodes):
+            return 0
+        other = self._all.cheapest(1, None, without=next(iter(here)))
+        price = micros(other.usd_per_hour) if other is not None else 0
+        return (left + sum(micros(m.usd_per_hour) for m in nodes)) // price - len(nodes) if price else 0
+
+    def _is_free(self, machine: Machine) -> bool:
+        """Whether Slurm gives the node to the next job that asks for one."""
+        node = self._given.node(machine)
+        return node is not None and node.up and not node.drained and self._given.idle(machine)
 
     # -- one gang -------------------------------------------------------------------------------------------------
 
@@ -147,6 +171,7 @@ class DemandGrowth:
         # Nothing can be rented where a host is, and it does not move.
         gang = replace(gang, machines=tuple(m for m in gang.machines if not m.offer.slot))
         if gang.moving:
+            self._count_on(gang.moving)
             names = ", ".join(m.slot for m in gang.moving)
             self._refuse(gang, self._goes_elsewhere(f"{names} leaves before all its machines are there"))
             return
@@ -167,6 +192,7 @@ class DemandGrowth:
             other = self._all.cheapest(count + len(gang.machines), roomy, without=only)
             if other is not None:
                 removals = list(self._moves(gang, only, other))
+                self._count_on(gang.machines)
                 if any(m.phase is Phase.READY or not self._given.idle(m) for m in gang.machines):
                     # Slurm keeps the job's slots together: it gets others once it has let go of this node.
                     self._refuse(gang, self._goes_elsewhere(removals[0].reason))
@@ -227,6 +253,10 @@ class DemandGrowth:
         ordered = target is not None and bool(options_of(target))
         strangers = given.jobs.get(slot) or not set(given.configuring_jobs.get(slot, ())) <= set(gang.jobs)
         return not (kept or ordered or strangers) and node is not None and "COMPLETING" not in node.states
+
+    def _count_on(self, nodes: Iterable[Machine]) -> None:
+        """Keep slots open for the money of these: opening them anew would bring the job back before they are gone."""
+        self._let_go |= {m.name: micros(m.usd_per_hour) for m in nodes if not leaves_soon(m, self._given)}
 
     def _goes_elsewhere(self, reason: str) -> _Refusal:
         return _Refusal(DemandCode.PLACE, reason, self._given.now + timedelta(seconds=MOVES_S))

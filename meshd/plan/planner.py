@@ -13,7 +13,7 @@ from datetime import datetime
 from meshd.model.desired import Desired
 from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Snapshot
-from meshd.model.plan import AdoptOrphan, Plan, Remove, RequestMachine, Step, Warn
+from meshd.model.plan import AdoptOrphan, Launch, Plan, Remove, RequestMachine, Step, Warn
 from meshd.plan.budget import kill_steps, withdrawn
 from meshd.plan.gang_orders import launched_together, with_calls
 from meshd.plan.lifecycle import contradiction_warning, next_step
@@ -56,7 +56,7 @@ def plan(
         if machine.phase is not Phase.GONE:
             by_pool.setdefault(machine.pool, []).append(machine)
     steps: list[Step] = [step for step in kill_steps(desired.budget, machines, given) if step.subject not in busy]
-    steps += [step for step in withdrawn(desired.budget, machines, now) if step.subject not in busy]
+    steps += [step for step in withdrawn(desired, machines, now) if step.subject not in busy]
     ended = {step.subject for step in steps}
     money = Money(desired.budget, now)  # the pools share it
     pools = [
@@ -93,6 +93,9 @@ def plan(
     # What such a machine's pool lacks, and in which place, is known once it is adopted.
     adopting = {step.pool for step in orphans if isinstance(step, AdoptOrphan)}
     steps = [step for step in steps if not (isinstance(step, RequestMachine) and step.pool in adopting)]
+    if adopting:  # nor does an order go out before it counts: the limits in USD may allow fewer then
+        waiting = {machine.name for machine in machines if machine.phase is Phase.REQUESTED}
+        steps = [step for step in steps if not (isinstance(step, Launch) and step.subject in waiting)]
     steps += orphans
     steps = launched_together(steps, {machine.name: machine for machine in machines})
     return Plan(

@@ -489,13 +489,21 @@ class QueueDaemon(Daemon):
         if any(rounds > NEEDLESS_ROUNDS_MOST for rounds in self.needless.values()):
             raise Violation(f"nobody waits for {self.needless}")
 
+    def check_limit(self, before: list[Machine]) -> None:
+        """No create call goes out while all machines cost more with it than the limit in USD.
+
+        A machine that its cloud made unasked costs what it costs, and counts.
+        """
+        limit_usd = self.world.limit_usd or self.world.budget_usd
+        waited = {m.name for m in before if m.phase is Phase.REQUESTED}
+        there = [m for m in self.journal.machines() if m.phase is not Phase.REQUESTED]
+        called, usd = [m.name for m in there if m.name in waited], sum(m.usd_per_hour for m in there)
+        if called and limit_usd is not None and usd > limit_usd + 1e-9:
+            raise Violation(f"{called} were ordered: {usd:.2f} USD per hour, and the limit is {limit_usd:.2f}")
+
     def check_waiting(self) -> None:
-        """No job waits for long while as many nodes are idle as it asks for. No machine is over the limit in USD."""
+        """No job waits for long while as many nodes are idle as it asks for."""
         world = self.world
-        limit_usd = world.limit_usd or world.budget_usd
-        usd = sum(m.usd_per_hour for m in self.journal.machines() if m.phase is not Phase.REQUESTED)
-        if limit_usd is not None and usd > limit_usd + 1e-9:
-            raise Violation(f"{usd:.2f} USD per hour, and the limit is {limit_usd:.2f}")
         ready = {m.slot for m in self.journal.machines() if m.phase is Phase.READY and not (m.removal or m.failure)}
         closed = {*world.drains, *world.leaving, *world.down, *world.off_s}
         idle = [slot for slot in world.registered if slot in ready - closed and world.job_on(slot) is None]
@@ -541,8 +549,7 @@ async def live_with_queue(seed: int, directory: Path, rounds: int = 80, *, wrong
         seed: of the history.
         directory: for its journal.
         rounds: how long the chaos lasts.
-        wrong: how often the answer to a gang's create call is wrong. Then nothing is limited in USD: a machine that a
-            cloud made, and refused, costs what it costs. None: each machine has a call of its own.
+        wrong: how often the answer to a gang's create call is wrong; None: each machine has a call of its own.
     """
     Violation.seen.clear()
     rng, places = random.Random(seed), random.Random(-seed)
@@ -550,7 +557,7 @@ async def live_with_queue(seed: int, directory: Path, rounds: int = 80, *, wrong
     if wrong is not None:
         world.capabilities = ProviderCapabilities(idempotent_launch=True, gang_max=4)
         world.wrong, world.answers = wrong, random.Random(-2 - seed)
-    elif seed % 3 == 0:
+    if seed % 3 == 0:
         world.limit_usd = 8.0
     elif seed % 3 == 1:
         world.budget_usd = 8.0
@@ -585,6 +592,7 @@ async def live_with_queue(seed: int, directory: Path, rounds: int = 80, *, wrong
         daemon.check_reasons(target)
         await daemon.care_for_slots()
         await daemon.settle()
+        daemon.check_limit(before)
         daemon.check_waiting()
         assert not Violation.seen, (seed, round_, Violation.seen)
         if round_ > rounds + 60 and not world.queue and _at_rest(daemon, world, target):
@@ -630,6 +638,32 @@ async def a_node_in_a_sold_out_place(directory: Path) -> QueueWorld:
         daemon.reconciler.tick()
         await daemon.care_for_slots()
         await daemon.settle()
+        assert not Violation.seen, (round_, Violation.seen)
+    await daemon.kill()
+    return world
+
+
+async def dear_nodes_under_a_limit(directory: Path, *, limit_usd: float | None, budget_usd: float | None) -> QueueWorld:
+    """A target's three nodes are idle, and dear, when a job of four comes. With one more they would pass the limit."""
+    Violation.seen.clear()
+    world = QueueWorld(random.Random(1), SimClock(START), faults=False, limit_usd=limit_usd, budget_usd=budget_usd)
+    daemon = QueueDaemon(world, directory / "dear.db", Policy(listing_lag_s=LAG_MAX_S + 5))
+    daemon.journal.set_target(Target("h100", 3, at=world.clock.now()), "somebody wants it", world.clock.now())
+    dear = OFFERS[1]
+    world.sold_out = {offer.key for offer in OFFERS if offer != dear}
+    for round_ in range(400):
+        if round_ == 60:
+            assert [m.offer for m in daemon.journal.machines() if m.phase is Phase.READY] == [dear] * 3
+            world.sold_out = set()
+        elif round_ == 200:
+            world.submit(4)
+        before = daemon.journal.machines()
+        world.move_on(10)
+        daemon.agents_act()
+        daemon.reconciler.tick()
+        await daemon.care_for_slots()
+        await daemon.settle()
+        daemon.check_limit(before)
         assert not Violation.seen, (round_, Violation.seen)
     await daemon.kill()
     return world

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.property.queue_sim import a_node_in_a_sold_out_place, live_with_queue
+from tests.property.queue_sim import a_node_in_a_sold_out_place, dear_nodes_under_a_limit, live_with_queue
 from tests.tiers import bounded
 
 
@@ -36,3 +36,20 @@ async def test_a_node_in_a_sold_out_place_starves_no_job(tmp_path: Path) -> None
     world = await a_node_in_a_sold_out_place(tmp_path)
     assert (world.ran, world.give_ups) == (1, 1)
     assert not world.queue
+
+
+@pytest.mark.parametrize(("limit_usd", "budget_usd"), [(8.0, None), (None, 8.0)])
+async def test_dear_nodes_under_a_limit_starve_no_job(
+    limit_usd: float | None, budget_usd: float | None, tmp_path: Path
+) -> None:
+    """Their place cannot give the rest within the limit, and another can give all: the job moves, with the nodes."""
+    world = await dear_nodes_under_a_limit(tmp_path, limit_usd=limit_usd, budget_usd=budget_usd)
+    assert (world.ran, world.give_ups) == (1, 1)
+    assert not world.queue
+
+
+@pytest.mark.parametrize("seed", [204, 406])
+async def test_histories_with_wrong_answers_that_ended_badly_at_a_limit(seed: int, tmp_path: Path) -> None:
+    """204: a target's nodes left no money for a job. 406: a machine that was refused, and made, passed the limit."""
+    world = await live_with_queue(seed, tmp_path, wrong=0.5)
+    assert world.limit_usd or world.budget_usd

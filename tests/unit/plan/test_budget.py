@@ -15,7 +15,7 @@ from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh
 from meshd.plan.alternatives import OfferRule, deciding_rule
-from meshd.plan.budget import room, warned_of
+from meshd.plan.budget import room, warned_of, withdrawn
 from meshd.plan.ledger import budget_of
 from meshd.plan.plan_input import PlanInput
 from meshd.plan.planner import plan
@@ -144,6 +144,31 @@ def test_an_order_of_another_pool_is_not_withdrawn_for_a_pools_limit() -> None:
     waiting = machine(Phase.REQUESTED, created_at=ago(10))
     found = decided(budget({"spare": BudgetLimits(usd_per_hour=1.0)}, waiting), {"h100": 1}, waiting)
     assert [s.subject for s in found.steps if isinstance(s, p.Launch)] == [waiting.name]
+
+
+def test_an_order_that_waits_is_withdrawn_when_the_pools_own_limit_is_reached() -> None:
+    """A machine of 2 USD per hour was found since."""
+    found = machine(Phase.BOOTING, index=4)
+    waiting = [machine(Phase.REQUESTED, index=i, created_at=ago(10 - i)) for i in (1, 2)]
+    for by_queue, pools, targets in ((False, 4.5, None), (True, 4.5, None), (False, None, 4.5)):
+        mine = [replace(m, by_queue=by_queue) for m in waiting]
+        pool, target = replace(POOL, max_usd_per_hour=pools), Target("h100", 3, max_usd_per_hour=targets)
+        desired = Desired("lab", {"h100": pool}, {"h100": target})
+        assert [m.subject for m in withdrawn(desired, [found, *mine], NOW)] == [waiting[1].name]
+    of_person = Desired("lab", {"h100": POOL}, {"h100": Target("h100", 3, max_usd_per_hour=4.5)})
+    queued = [replace(m, by_queue=True) for m in waiting]
+    assert not list(withdrawn(of_person, [found, *queued], NOW)), "the limit of a person's order is not for jobs"
+    assert not list(withdrawn(of_person, waiting, NOW))
+
+
+def test_orders_for_one_job_are_withdrawn_together() -> None:
+    mine = [machine(Phase.REQUESTED, index=i, by_queue=True, for_jobs=("7",), created_at=ago(9)) for i in (1, 2)]
+    other = machine(Phase.REQUESTED, index=3, by_queue=True, for_jobs=("8",), created_at=ago(5))
+    for desired in (
+        Desired("lab", {"h100": replace(POOL, max_usd_per_hour=3.0)}, {}),
+        Desired("lab", {"h100": POOL}, {}, budget=budget({"": BudgetLimits(usd_per_hour=3.0)}, *mine, other)),
+    ):
+        assert [move.subject for move in withdrawn(desired, [*mine, other], NOW)] == [m.name for m in mine]
 
 
 def killed(*busy: int, spent: int, kill_at: float | None = 1.2, dark: bool = False) -> list[tuple[str, object]]:

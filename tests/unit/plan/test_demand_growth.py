@@ -13,9 +13,10 @@ from meshd.model import plan as p
 from meshd.model.budget import Budget, BudgetLimits
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.desired import Promise
-from meshd.model.machine import Phase, Removal
+from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Unavailable
 from meshd.plan.demand_growth import AGAIN_S, MOVES_S, UNREAD_PATIENCE_S, again_at
+from meshd.provider_api import Offer
 from tests.unit.plan.queues import (
     HERE,
     NEXT,
@@ -246,6 +247,44 @@ def test_a_budget_over_all_pools_holds_too() -> None:
     assert (rents(found), code_of(found)) == ([], DemandCode.BUDGET)
     found = decided(view(job(7, 1), job(8, 2)), budget=Budget({"": BudgetLimits(usd_per_hour=3.0)}, {}, NOW))
     assert rents(found) == [("h100-1", HERE.key)]
+
+
+DEAR = replace(HERE, usd_per_hour=3.5)
+
+
+def idle_nodes(*offers: Offer, **changes: Any) -> list[Machine]:
+    return [machine(Phase.READY, index=i, offer=one, **changes) for i, one in enumerate(offers, 1)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "parts", "count"),
+    [
+        (idle_nodes(DEAR, DEAR, DEAR), {}, 1),
+        (idle_nodes(DEAR, DEAR, DEAR), {"offers": (DEAR,)}, 0),
+        (idle_nodes(DEAR, DEAR, DEAR), {"target": {"regions": ("r1",)}}, 0),
+        (idle_nodes(DEAR, DEAR, DEAR), {"pool": replace(POOL, max_usd_per_hour=11.0, spread=True)}, 0),
+        (idle_nodes(DEAR, DEAR, DEAR, unreadable_since=NOW), {}, 0),
+        (idle_nodes(DEAR, DEAR, replace(THERE, usd_per_hour=3.5)), {}, 0),
+    ],
+)
+def test_slots_are_open_to_a_job_that_can_move_with_all_idle_nodes(
+    nodes: list[Machine], parts: dict[str, Any], count: int
+) -> None:
+    """Three for 10.50 USD per hour leave too little for one more under a limit of 12.5; four elsewhere are 12."""
+    whole = {"pool": replace(POOL, max_usd_per_hour=12.5), "gpus": 3, "offers": (DEAR, THERE)} | parts
+    opened = decided(view(machines=nodes), *nodes, **whole).open_slots["h100"]
+    assert (opened.count, opened.code) == (count, DemandCode.LIMIT_IN_ALL)
+
+
+def test_a_job_moves_with_nodes_that_leave_no_money_for_the_rest_and_slots_stay_open() -> None:
+    nodes = idle_nodes(DEAR, DEAR, DEAR)
+    whole: dict[str, Any] = {"pool": replace(POOL, max_usd_per_hour=12.5), "gpus": 3, "offers": (DEAR, THERE)}
+    seen = view(job(7, 1, 2, 3, 4), machines=nodes)
+    found = decided(seen, *nodes, **whole)
+    assert (removed(found), code_of(found)) == ({m.name for m in nodes}, DemandCode.PLACE)
+    assert found.open_slots["h100"].count == 4
+    leaving = [replace(m, removal=Removal.GANG_MOVED) for m in nodes]
+    assert decided(seen, *leaving, **whole).open_slots["h100"].count == 4
 
 
 # -- one is tried alone -----------------------------------------------------------------------------------------------

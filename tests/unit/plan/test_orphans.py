@@ -66,6 +66,18 @@ def test_no_machine_is_asked_for_beside_one_that_is_adopted() -> None:
     assert asked == ["h100-1", "h100-2", "h100-4"]
 
 
+def test_no_order_goes_out_beside_one_that_is_adopted() -> None:
+    """With that one, the limits in USD may allow fewer."""
+    waiting = machine(Phase.REQUESTED, index=1, created_at=ago(5))
+    whole = snapshot(instances={"aws": Fresh((STRAY,), NOW)}, offers={"aws": Fresh((OFFER,), NOW)})
+    wanted = Desired("lab", {"h100": replace(POOL, max_usd_per_hour=OFFER.usd_per_hour)}, {"h100": Target("h100", 1)})
+    assert [type(step) for step in plan(wanted, (waiting,), whole, NOW).steps] == [p.AdoptOrphan]
+    found = machine(Phase.BOOTING, index=3, instance_id=STRAY.id)
+    (step,) = [one for one in plan(wanted, (waiting, found), whole, NOW).steps if one.subject == waiting.name]
+    assert isinstance(step, p.Move)
+    assert step.to is Phase.GONE
+
+
 def test_a_second_one_of_a_slot_is_ended() -> None:
     other = machine(Phase.READY, index=3, name="lab-h100-3-zzzzzz", instance_id="i-9")
     assert isinstance(steps(other)[0], p.TerminateOrphan)
