@@ -17,6 +17,7 @@ from meshd.price_list import PriceList
 
 ProviderName = NewType("ProviderName", str)
 InstanceId = NewType("InstanceId", str)
+ImageId = NewType("ImageId", str)
 
 CLUSTER_TAG = "meshd-cluster"
 """The tag with the cluster's name, on every machine."""
@@ -24,6 +25,8 @@ MACHINE_TAG = "meshd-machine"
 """The tag with the machine's name, on every machine that had a create call of its own."""
 GANG_TAG = "meshd-gang"
 """The tag with the gang's id, on every machine that a create call made together with others."""
+IMAGE_TAG = "meshd-image"
+"""The tag with the image's name, on every image and on what the cloud stores it in."""
 
 
 class InstanceState(StrEnum):
@@ -161,6 +164,9 @@ class LaunchRequest:
         user_data: stage 1, a script for the first boot. On a virtual machine cloud-init runs it as root. For a
             container the adapter makes a start command that runs it as the container's first process.
         tags: at least CLUSTER_TAG, by which `list()` filters, and MACHINE_TAG.
+        image: the image to boot, of `ImageBaker.images`; "" for the one that the settings lead to.
+        keep_off: for an image to be made of it: when it powers itself off, it stays, and is STOPPED. Only an ImageBaker
+            gets this.
     """
 
     token: str
@@ -168,6 +174,8 @@ class LaunchRequest:
     offer: Offer
     user_data: str = field(repr=False)
     tags: Mapping[str, str] = field(default_factory=dict)
+    image: ImageId = ImageId("")
+    keep_off: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +189,7 @@ class GangRequest:
         user_data: stage 1, the same for all. A machine finds out its name and its instance id from the cloud's metadata
             service: EC2's `ami-launch-index` and `instance-id`, or GCE's `instance/name` and `instance/zone`.
         tags: at least CLUSTER_TAG, by which `list()` filters, and GANG_TAG.
+        image: as of a LaunchRequest.
     """
 
     id: str
@@ -189,6 +198,7 @@ class GangRequest:
     offer: Offer
     user_data: str = field(repr=False)
     tags: Mapping[str, str] = field(default_factory=dict)
+    image: ImageId = ImageId("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +224,60 @@ class Instance:
     usd_per_hour: float | None = None
     reason: str = ""
     vendor_state: str = ""
+
+
+class ImageState(StrEnum):
+    """An image's state. An adapter maps a vendor string that it does not know to UNKNOWN, never to FAILED."""
+
+    PENDING = "pending"
+    """The cloud copies the machine's disk."""
+    AVAILABLE = "available"
+    FAILED = "failed"
+    """It will never boot a machine."""
+    LEFTOVER = "leftover"
+    """What is left of an image that was deleted halfway. It costs money like an image."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRequest:
+    """An image to make of a machine's disk.
+
+    Attributes:
+        name: of the image, never used again; as the token of a LaunchRequest. It is the idempotency token.
+        instance: a machine that is STOPPED, launched with `keep_off`. `id` and `region` are needed.
+        tags: at least CLUSTER_TAG, by which `images()` filters, and IMAGE_TAG. Keys and values are words of
+            [-a-z0-9_.], at most 63 characters.
+    """
+
+    name: str
+    instance: Instance
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image of this cluster as its cloud describes it, or what is left of one.
+
+    Attributes:
+        name: as it was asked for.
+        size_gib: of the disk that it is a copy of; None while the cloud does not say. The cloud may store less.
+        usd_per_month: the most that it costs; None where that is not known.
+        tags: as it was asked for.
+        reason: the cloud's words for this state.
+    """
+
+    provider: ProviderName
+    id: ImageId
+    name: str
+    state: ImageState
+    region: str
+    arch: str = "x86_64"
+    created_at: datetime | None = None
+    size_gib: int | None = None
+    usd_per_month: float | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +403,37 @@ class GangLauncher(Protocol):
         When the cloud cannot give all of them it gives none, and the call raises what `launch` raises for one machine.
         The same id must not make other machines. Raises Uncertain when some may have been made. From the first moment
         `list()` shows each machine with its own token.
+        """
+        ...
+
+
+@runtime_checkable
+class ImageBaker(Protocol):
+    """An optional interface of an adapter whose cloud makes images of machines' disks."""
+
+    def named_image(self, offer: Offer) -> str:
+        """The image that the settings name for such machines; "" when they leave the choice to meshd."""
+        ...
+
+    async def create_image(self, request: ImageRequest) -> Image:
+        """Have the cloud copy a machine's disk, and return at once, while it does.
+
+        The machine must not be ended before the image is AVAILABLE. The same name never makes two images: the first
+        one is returned. Raises Uncertain when it may or may not have been begun: the same call may be repeated.
+        """
+        ...
+
+    async def images(self) -> Sequence[Image]:
+        """All images of this cluster in all regions of the settings, in every state, and all leftovers.
+
+        Raises when the list would be incomplete. A new image may be missing for a moment.
+        """
+        ...
+
+    async def delete_image(self, image: Image) -> None:
+        """Delete an image or a leftover with all that the cloud stores for it. Machines that run from it go on.
+
+        May be repeated: one that is gone is no error. When it fails halfway, `images()` shows what is left.
         """
         ...
 

@@ -45,6 +45,7 @@ class FaultKind(StrEnum):
     SHOWN_TWICE = "shown_twice"  # the answer shows the first machine in the place of the last, too
     OTHERS_SHOWN = "others_shown"  # the answer is that of another call
     UNTAGGED = "untagged"  # the new machines have none of their tags
+    IMAGE_FAILS = "image_fails"  # the image that the call begins to make fails
     DENIED = "denied"  # the credential lacks the permission named in `operation`, until cleared
 
 
@@ -76,6 +77,7 @@ CONTENT_FAULTS = frozenset(
         FaultKind.REGRESSED,
         FaultKind.SMALL_PAGES,
         FaultKind.PAGE_FAILS,
+        FaultKind.IMAGE_FAILS,
     }
 )
 #: Faults that replace the answer of a call that had its effect.
@@ -96,7 +98,8 @@ class CloudFault:
     """One fault to inject.
 
     Attributes:
-        operation: launch, get, list, terminate, offers, prices, check, console or other; "*" for any. Lifecycle faults
+        operation: launch, get, list, terminate, offers, prices, check, console, create_image, images,
+            delete_image or other; "*" for any. Lifecycle faults
             always hit launches. For FaultKind.DENIED, the vendor's name of a permission.
         status: HTTP status of error_before and error_after.
         skip: how many matching calls to let through first.

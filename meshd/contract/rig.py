@@ -57,6 +57,7 @@ class Rig(ABC):
         bad_settings: settings that the adapter must refuse, with one line for each.
         call_timeout, launch_timeout: names of the settings with the adapter's deadlines, in seconds.
         machine_kind, tun, systemd: what the stand-in's machines are. `capabilities` must say the same.
+        image_s: how long the stand-in takes to make an image.
         boot_s, end_s, keep_s: how long the stand-in's machines boot, how long they end, and how long ended ones are
             shown.
         unsupported: the faults that this cloud cannot have, or that the stand-in cannot inject, and why.
@@ -82,6 +83,7 @@ class Rig(ABC):
     boot_s: float = 30.0
     end_s: float = 20.0
     keep_s: float = 3600.0
+    image_s: float = 60.0
     unsupported: Mapping[FaultKind, str] = {}
     permissions: tuple[str, ...] = ()
     faults: FaultEngine
@@ -126,6 +128,14 @@ class Rig(ABC):
     def write_console(self, token: str, text: str) -> None:
         """Make this the whole text of a machine's console."""
         not_covered("the rig has no consoles")
+
+    def stored_images(self) -> int:
+        """How many images the cloud stores and bills, whole or in parts, whatever its API shows."""
+        not_covered("the rig has no images")
+
+    def image_of(self, token: str) -> str:
+        """The id of the image that a machine booted from; "" for the cloud's own."""
+        not_covered("the rig has no images")
 
     def set_capacity(self, offer: Offer, machines: int) -> None:
         """Limit how many machines of an offer's type fit in its region, running ones included."""

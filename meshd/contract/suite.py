@@ -14,6 +14,7 @@ from meshd.contract.cases.console import ConsoleCases
 from meshd.contract.cases.gang_answers import GangAnswerCases
 from meshd.contract.cases.gangs import GangCases
 from meshd.contract.cases.hygiene import HygieneCases
+from meshd.contract.cases.images import ImageCases
 from meshd.contract.cases.lifecycle import LifecycleCases, SpotCases, TerminateCases, UnexpectedAnswerCases
 from meshd.contract.cases.offers import OfferCases
 from meshd.contract.cases.random_faults import RandomFaultCases
@@ -35,6 +36,7 @@ class ContractSuite(
     LifecycleCases,
     SpotCases,
     ConsoleCases,
+    ImageCases,
     UnexpectedAnswerCases,
     RefusalCases,
     UnclearLaunchCases,

@@ -13,7 +13,7 @@ from providers._prices import Price, PriceTables, by_settings
 from providers._reads import ReadCache, all_of
 from providers.aws.client import Ec2
 from providers.aws.errors import AWS
-from providers.aws.mapping import Image, newest_image
+from providers.aws.mapping import BootImage, newest_image
 from providers.aws.offers import InstanceType, spot_prices, to_instance_type, to_offer
 from providers.aws.settings import AwsSettings
 
@@ -33,7 +33,7 @@ class Catalogue:
         self._prices = prices
         self._now = now
         self._regions: ReadCache[str, _Region] = ReadCache(now, settings.catalogue_ttl_s)
-        self._images: ReadCache[tuple[str, str], Image] = ReadCache(now, settings.catalogue_ttl_s)
+        self._images: ReadCache[tuple[str, str, str], BootImage] = ReadCache(now, settings.catalogue_ttl_s)
 
     def price(self, region: str, instance_type: str) -> Price | None:
         """The on-demand price, from the settings or the newer table; None when neither has it."""
@@ -78,16 +78,20 @@ class Catalogue:
         zones = tuple(sorted((str(row["InstanceType"]), str(row["Location"])) for row in offered))
         return _Region(types, tuple(pair for pair in zones if pair[0] in types))
 
-    async def image(self, region: str, arch: str) -> Image:
-        """The AMI to boot.
+    async def image(self, region: str, arch: str, image_id: str = "") -> BootImage:
+        """The AMI to boot: the one with an id, or the one that the settings lead to.
 
         Raises:
             InvalidRequest: there is none; the text names the setting to change.
         """
-        return await self._images.get((region, arch), partial(self._image, region, arch))
+        return await self._images.get((region, arch, image_id), partial(self._image, region, arch, image_id))
 
-    async def _image(self, region: str, arch: str) -> Image:
-        fixed = self._settings.images.get(f"{region}/{arch}", "")
+    def named_image(self, region: str, arch: str) -> str:
+        """The AMI that the settings name; "" for none."""
+        return self._settings.images.get(f"{region}/{arch}", "")
+
+    async def _image(self, region: str, arch: str, image_id: str) -> BootImage:
+        fixed = self.named_image(region, arch) or image_id
         name = self._settings.image_names.get(arch, "")
         owner = self._settings.image_owner
         rows = await self._ec2.images(region, image_id=fixed, owner=owner, name=name) if fixed or name else []

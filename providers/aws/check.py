@@ -61,8 +61,17 @@ class PermissionCheck:
             [Probe("ec2:TerminateInstances", lambda: self._end(region, ours or NOBODY))], _named
         )
         notes = []
+        snapshots = Probe(
+            "ec2:DescribeSnapshots",
+            lambda: self._ec2.own_snapshots(region, cluster_filter(self._cluster), "check"),
+        )
+        if lacking := await missing_permissions([snapshots], _named):
+            notes.append(f"{', '.join(lacking)} is missing: meshd lists and makes no images")
         if ours:
             missing += refused
+            bake = Probe("ec2:CreateImage", lambda: self._ec2.dry_create_image(region, ours))
+            if lacking := await missing_permissions([bake], _named):
+                notes.append(f"{', '.join(lacking)} is missing: `meshctl image bake` makes no images")
             if await missing_permissions([Probe(CONSOLE, lambda: self._ec2.dry_console(region, ours))], _named):
                 notes.append(f"{CONSOLE} is missing: `meshctl logs NODE` shows no console")
         elif refused:

@@ -198,6 +198,56 @@ class Ec2:
 
         return await self._do(call, operation)
 
+    async def create_image(self, region: str, parameters: Mapping[str, Any]) -> str:
+        """CreateImage; returns the AMI's id."""
+
+        def call() -> str:
+            answer = self._ec2(region, attempts=1).create_image(**cast("Any", parameters))
+            image = answer.get("ImageId")
+            if not image:
+                raise Uncertain("no id in the answer", provider=AWS, operation="create_image")
+            return str(image)
+
+        return await self._do(call, "create_image", changes=True)
+
+    async def own_images(self, region: str, filters: Sequence[Any], operation: str = "images") -> list[Row]:
+        """DescribeImages of the account's own images, all pages: also those that are not ready or failed."""
+
+        def call() -> list[Row]:
+            pages = self._ec2(region).get_paginator("describe_images").paginate(Owners=["self"], Filters=list(filters))
+            return [
+                row for page in until_end(pages, provider=AWS, operation=operation)
+                for row in _part(page, "Images", operation)
+            ]  # fmt: skip
+
+        return await self._do(call, operation)
+
+    async def own_snapshots(self, region: str, filters: Sequence[Any], operation: str = "images") -> list[Row]:
+        """DescribeSnapshots of the account's own snapshots, all pages."""
+
+        def call() -> list[Row]:
+            pages = (
+                self._ec2(region).get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=list(filters))
+            )
+            return [
+                row for page in until_end(pages, provider=AWS, operation=operation)
+                for row in _part(page, "Snapshots", operation)
+            ]  # fmt: skip
+
+        return await self._do(call, operation)
+
+    async def deregister_image(self, region: str, image_id: str) -> None:
+        """DeregisterImage. Its snapshots stay."""
+        await self._do(
+            lambda: self._ec2(region, attempts=1).deregister_image(ImageId=image_id), "delete_image", changes=True
+        )
+
+    async def delete_snapshot(self, region: str, snapshot_id: str) -> None:
+        """DeleteSnapshot. EC2 refuses it for the snapshot of an image."""
+        await self._do(
+            lambda: self._ec2(region, attempts=1).delete_snapshot(SnapshotId=snapshot_id), "delete_image", changes=True
+        )
+
     async def prices(self, region: str, rates: Callable[[Iterable[str]], list[R]]) -> list[R]:
         """GetProducts for shared Linux machines on demand in one region, all pages.
 
@@ -253,6 +303,11 @@ class Ec2:
     async def dry_console(self, region: str, instance_id: str) -> None:
         """GetConsoleOutput with DryRun."""
         await self._do(lambda: self._dry("get_console_output", region, {"InstanceId": instance_id}), "check")
+
+    async def dry_create_image(self, region: str, instance_id: str) -> None:
+        """CreateImage with DryRun."""
+        parameters = {"InstanceId": instance_id, "Name": "meshd-doctor"}
+        await self._do(lambda: self._dry("create_image", region, parameters), "check")
 
     def _dry(self, call: str, region: str, parameters: Mapping[str, Any]) -> None:
         try:

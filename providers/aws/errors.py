@@ -40,7 +40,15 @@ _NO_CAPACITY = frozenset(
         "SpotMaxPriceTooLow",
     }
 )
-_QUOTA = frozenset({"VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded"})
+_QUOTA = frozenset(
+    {
+        "VcpuLimitExceeded",
+        "InstanceLimitExceeded",
+        "MaxSpotInstanceCountExceeded",
+        "SnapshotLimitExceeded",
+        "ConcurrentSnapshotLimitExceeded",
+    }
+)
 _THROTTLED = frozenset(
     {"RequestLimitExceeded", "EC2ThrottledException", "Throttling", "ThrottlingException", "TooManyRequestsException"}
 )
@@ -65,10 +73,12 @@ _AUTH = frozenset(
         "ExpiredTokenException",
     }
 )
-_NOT_YET = frozenset({"IncorrectInstanceState", "IncorrectState"})
+_NOT_YET = frozenset({"IncorrectInstanceState", "IncorrectState", "InvalidSnapshot.InUse"})
 TOKEN_TAKEN = "IdempotentParameterMismatch"  # noqa: S105  an error code
 TOKEN_USED_UP = "IdempotentInstanceTerminated"  # noqa: S105  an error code
 UNKNOWN_ID = "InvalidInstanceID.NotFound"
+IMAGE_TAKEN = "InvalidAMIName.Duplicate"
+_UNKNOWN_IMAGE = frozenset({"InvalidAMIID.NotFound", "InvalidAMIID.Unavailable", "InvalidSnapshot.NotFound"})
 
 
 def to_error(refusal: ErrorAnswer, *, operation: str, changes: bool) -> ProviderError:
@@ -83,6 +93,8 @@ def to_error(refusal: ErrorAnswer, *, operation: str, changes: bool) -> Provider
     text = f"{code}: {without_code(refusal.message)}"
     if code in _THROTTLED or refusal.status == 429:
         return RateLimited(text, retry_after_s=refusal.retry_after_s, provider=AWS, operation=operation)
+    if code in _UNKNOWN_IMAGE and operation == "delete_image":
+        return NotFound(text, provider=AWS, operation=operation)
     return _kind(code, refusal.status, changes)(text, provider=AWS, operation=operation)
 
 

@@ -15,8 +15,13 @@ from meshd.gang_id import machine_at
 from meshd.provider_api import (
     CLUSTER_TAG,
     GANG_TAG,
+    IMAGE_TAG,
     MACHINE_TAG,
     GangRequest,
+    Image,
+    ImageId,
+    ImageRequest,
+    ImageState,
     Instance,
     InstanceId,
     InstanceState,
@@ -133,23 +138,23 @@ def gang_filter(gang: str) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class BootImage:
     """An AMI and the device name of its root volume."""
 
     id: str
     root_device: str
 
 
-def newest_image(rows: Sequence[Mapping[str, Any]]) -> Image | None:
+def newest_image(rows: Sequence[Mapping[str, Any]]) -> BootImage | None:
     """The newest available AMI in an answer of DescribeImages; None when there is none."""
     ready = [row for row in rows if row.get("State", "available") == "available"]
     if not ready:
         return None
     best = max(ready, key=lambda row: (str(row.get("CreationDate", "")), str(row["ImageId"])))
-    return Image(str(best["ImageId"]), str(best.get("RootDeviceName") or "/dev/sda1"))
+    return BootImage(str(best["ImageId"]), str(best.get("RootDeviceName") or "/dev/sda1"))
 
 
-def run_parameters(request: LaunchRequest, settings: AwsSettings, image: Image) -> dict[str, Any]:
+def run_parameters(request: LaunchRequest, settings: AwsSettings, image: BootImage) -> dict[str, Any]:
     """The arguments of RunInstances for one machine.
 
     The client token is the machine's name, which is never used twice; it has at most 63 characters, and EC2 allows 64.
@@ -159,7 +164,7 @@ def run_parameters(request: LaunchRequest, settings: AwsSettings, image: Image) 
     return _run_parameters(request, settings, image, tags, request.token, 1)
 
 
-def gang_parameters(request: GangRequest, settings: AwsSettings, image: Image) -> dict[str, Any]:
+def gang_parameters(request: GangRequest, settings: AwsSettings, image: BootImage) -> dict[str, Any]:
     """The arguments of RunInstances for a gang: all machines, or none.
 
     The client token is a digest of the gang's id, since an id may be longer than EC2 allows.
@@ -169,10 +174,15 @@ def gang_parameters(request: GangRequest, settings: AwsSettings, image: Image) -
     return _run_parameters(request, settings, image, tags, token, len(request.tokens))
 
 
+def keeps_off(request: LaunchRequest | GangRequest) -> bool:
+    """Whether a machine stays when it powers itself off."""
+    return isinstance(request, LaunchRequest) and request.keep_off
+
+
 def _run_parameters(
     request: LaunchRequest | GangRequest,
     settings: AwsSettings,
-    image: Image,
+    image: BootImage,
     own_tags: Mapping[str, str],
     client_token: str,
     machines: int,
@@ -188,7 +198,7 @@ def _run_parameters(
         "MaxCount": machines,
         "ClientToken": client_token,
         "UserData": request.user_data,
-        "InstanceInitiatedShutdownBehavior": "terminate",
+        "InstanceInitiatedShutdownBehavior": "stop" if keeps_off(request) else "terminate",
         "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "InstanceMetadataTags": "enabled"},
         "TagSpecifications": [{"ResourceType": kind, "Tags": tag_list} for kind in ("instance", "volume")],
         "BlockDeviceMappings": [{"DeviceName": image.root_device, "Ebs": {**volume, "DeleteOnTermination": True}}],
@@ -209,3 +219,85 @@ def _run_parameters(
             spot["MaxPrice"] = f"{settings.spot_max_usd_per_hour:.4f}"
         parameters["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
     return parameters
+
+
+_IMAGE_STATES = {
+    "pending": ImageState.PENDING,
+    "transient": ImageState.PENDING,
+    "available": ImageState.AVAILABLE,
+    "invalid": ImageState.FAILED,
+    "failed": ImageState.FAILED,
+    "error": ImageState.FAILED,
+    "deregistered": ImageState.FAILED,
+}
+
+
+def image_parameters(request: ImageRequest) -> dict[str, Any]:
+    """The arguments of CreateImage. An AMI's name is unique in the account and region."""
+    tags = {"Name": request.name, **request.tags, IMAGE_TAG: request.name}
+    tag_list = [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
+    return {
+        "InstanceId": request.instance.id,
+        "Name": request.name,
+        "Description": f"{request.tags.get(CLUSTER_TAG, '')}: a node of Slurm, made by meshd",
+        "TagSpecifications": [{"ResourceType": kind, "Tags": tag_list} for kind in ("image", "snapshot")],
+    }
+
+
+def to_image(raw: Mapping[str, Any], region: str, usd_per_gib_month: float) -> Image:
+    """An image in an answer of DescribeImages."""
+    sizes = [int(size) for disk in disks_of(raw) if (size := disk.get("VolumeSize")) is not None]
+    size_gib = sum(sizes) if sizes else None
+    return Image(
+        provider=AWS,
+        id=ImageId(str(raw["ImageId"])),
+        name=tags_of(raw).get(IMAGE_TAG) or str(raw.get("Name", "")),
+        state=_IMAGE_STATES.get(str(raw.get("State", "")), ImageState.UNKNOWN),
+        region=region,
+        arch=str(raw.get("Architecture") or "x86_64"),
+        created_at=_moment(raw.get("CreationDate")),
+        size_gib=size_gib,
+        usd_per_month=None if size_gib is None else size_gib * usd_per_gib_month,
+        tags=tags_of(raw),
+        reason=str(raw.get("StateReason", {}).get("Message", "")),
+    )
+
+
+def to_leftover(raw: Mapping[str, Any], region: str, usd_per_gib_month: float) -> Image:
+    """A snapshot without its image, in an answer of DescribeSnapshots."""
+    size_gib = int(raw["VolumeSize"]) if raw.get("VolumeSize") is not None else None
+    return Image(
+        provider=AWS,
+        id=ImageId(str(raw["SnapshotId"])),
+        name=tags_of(raw).get(IMAGE_TAG, ""),
+        state=ImageState.LEFTOVER,
+        region=region,
+        created_at=_moment(raw.get("StartTime")),
+        size_gib=size_gib,
+        usd_per_month=None if size_gib is None else size_gib * usd_per_gib_month,
+        tags=tags_of(raw),
+        reason="a snapshot whose image is deleted",
+    )
+
+
+def leftovers(
+    images: Sequence[Mapping[str, Any]], snapshots: Sequence[Mapping[str, Any]]
+) -> Sequence[Mapping[str, Any]]:
+    """The snapshots that belong to no image, neither by its disks nor by its name: a new image lists no disks yet."""
+    used = {str(disk.get("SnapshotId", "")) for image in images for disk in disks_of(image)}
+    names = {tags_of(image).get(IMAGE_TAG, "") for image in images}
+    return [one for one in snapshots if str(one["SnapshotId"]) not in used and tags_of(one).get(IMAGE_TAG) not in names]
+
+
+def disks_of(raw: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The disks of an image that are snapshots."""
+    return [one["Ebs"] for one in raw.get("BlockDeviceMappings", []) if "Ebs" in one]
+
+
+def _moment(value: Any) -> datetime | None:
+    """DescribeImages gives a text, DescribeSnapshots a time."""
+    try:
+        at = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
+    return at.astimezone(UTC) if isinstance(at, datetime) and at.tzinfo else None

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
-from meshd.errors import InvalidRequest, NotFound, ProviderError, Uncertain
+from meshd.errors import InvalidRequest, NotFound, ProviderError, Transient, Uncertain
 from meshd.price_list import PriceList, collected
 from meshd.provider_api import (
+    IMAGE_TAG,
     GangRequest,
+    Image,
+    ImageId,
+    ImageRequest,
+    ImageState,
     Instance,
     InstanceState,
     LaunchRequest,
@@ -24,14 +30,18 @@ from providers._settings import parse
 from providers.aws.catalogue import Catalogue
 from providers.aws.check import PermissionCheck
 from providers.aws.client import Ec2, Row
-from providers.aws.errors import AWS, TOKEN_TAKEN, TOKEN_USED_UP
+from providers.aws.errors import AWS, IMAGE_TAKEN, TOKEN_TAKEN, TOKEN_USED_UP
 from providers.aws.mapping import (
     cluster_filter,
     gang_filter,
     gang_parameters,
+    image_parameters,
+    leftovers,
     named_by_index,
     run_parameters,
+    to_image,
     to_instance,
+    to_leftover,
     token_filter,
 )
 from providers.aws.prices import NOTE, rates
@@ -93,7 +103,7 @@ class AwsProvider:
         machine is then found by its tag. A machine that has ended is returned as GONE.
         """
         region = request.offer.region
-        image = await self._catalogue.image(region, request.offer.arch)
+        image = await self._catalogue.image(region, request.offer.arch, request.image)
         try:
             (raw,) = await self._ec2.run_instances(region, run_parameters(request, self._settings, image))
         except ProviderError as error:
@@ -124,7 +134,7 @@ class AwsProvider:
         answer has. A second launch with the same id returns the first machines; those that have ended as GONE.
         """
         region = request.offer.region
-        image = await self._catalogue.image(region, request.offer.arch)
+        image = await self._catalogue.image(region, request.offer.arch, request.image)
         try:
             rows = await self._ec2.run_instances(region, gang_parameters(request, self._settings, image))
         except ProviderError as error:
@@ -183,6 +193,60 @@ class AwsProvider:
             AuthFailed: the credentials lack ec2:GetConsoleOutput.
         """
         return await self._ec2.console(self._region_of(instance, "console"), instance.id)
+
+    def named_image(self, offer: Offer) -> str:
+        """Of `images` in the settings."""
+        return self._catalogue.named_image(offer.region, offer.arch)
+
+    async def create_image(self, request: ImageRequest) -> Image:
+        """CreateImage. A name that is taken leads to the image that has it.
+
+        Raises:
+            Transient: EC2 does not show that image yet.
+        """
+        region, usd = self._region_of(request.instance, "create_image"), self._settings.image_usd_per_gib_month
+        try:
+            image_id = await self._ec2.create_image(region, image_parameters(request))
+        except ProviderError as error:
+            if not error.text.startswith(IMAGE_TAKEN):
+                raise
+            filters = [*cluster_filter(self._cluster), {"Name": "name", "Values": [request.name]}]
+            found = await self._ec2.own_images(region, filters, "create_image")
+            if not found:
+                text = "the name is used, but its image cannot be found yet"
+                raise Transient(text, provider=AWS, operation="create_image", vendor_text=error.vendor_text) from error
+            return to_image(found[0], region, usd)
+        return Image(
+            AWS, ImageId(image_id), request.name, ImageState.PENDING, region, created_at=self._now(), tags=request.tags
+        )
+
+    async def images(self) -> Sequence[Image]:
+        """DescribeImages and DescribeSnapshots by the cluster's tag in all regions."""
+        parts = await all_of(self._images_of(region) for region in self._settings.regions)
+        return [image for part in parts for image in part]
+
+    async def _images_of(self, region: str) -> Sequence[Image]:
+        filters, usd = cluster_filter(self._cluster), self._settings.image_usd_per_gib_month
+        # Snapshots first: of an image that appears meanwhile, the listing of images has the name.
+        snapshots = await self._ec2.own_snapshots(region, filters)
+        images = await self._ec2.own_images(region, filters)
+        return [
+            *(to_image(row, region, usd) for row in images),
+            *(to_leftover(row, region, usd) for row in leftovers(images, snapshots)),
+        ]
+
+    async def delete_image(self, image: Image) -> None:
+        """DeregisterImage, then DeleteSnapshot for each snapshot of the image: EC2 takes no other order."""
+        snapshots = [str(image.id)] if image.state is ImageState.LEFTOVER else []
+        if not snapshots:
+            filters = [*cluster_filter(self._cluster), {"Name": f"tag:{IMAGE_TAG}", "Values": [image.name]}]
+            found = await self._ec2.own_snapshots(image.region, filters, "delete_image")
+            snapshots = [str(row["SnapshotId"]) for row in found]
+            with suppress(NotFound):
+                await self._ec2.deregister_image(image.region, image.id)
+        for snapshot in snapshots:
+            with suppress(NotFound):
+                await self._ec2.delete_snapshot(image.region, snapshot)
 
     async def fetch_prices(self) -> PriceList:
         """On-demand prices of Linux machines, from the Price List Query API.

@@ -49,6 +49,9 @@ class AwsSettings(AdapterSettings):
     image_names: dict[str, str] = Field(
         {"x86_64": DLAMI, "arm64": DLAMI_ARM}, description="name pattern by architecture; the newest AMI is taken"
     )
+    image_usd_per_gib_month: NotNegative = Field(
+        0.05, description="what EC2 takes for the snapshots of baked images; of us-east-1"
+    )
     subnets: dict[str, str] = Field({}, description="subnet by zone; otherwise the zone's default subnet")
     security_groups: dict[str, tuple[str, ...]] = Field({}, description="security group ids by region")
     key_name: str = Field("", description="EC2 key pair, the same in all regions; empty: none")

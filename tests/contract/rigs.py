@@ -64,6 +64,7 @@ class SandboxRig(Rig):
             boot_s=self.boot_s,
             end_s=self.end_s,
             keep_s=self.keep_s,
+            image_s=self.image_s,
             lambda_api_key=SECRET,
             paperspace_api_key=SECRET,
             lambda_limits=(0, 0),
@@ -167,6 +168,12 @@ class AwsRig(SandboxRig):
             "read_attempts": 1,
             "spot": True,
         }
+
+    def stored_images(self) -> int:
+        return len({one.name for one in self.server.ec2.images.images if one.registered or one.snapshot_there})
+
+    def image_of(self, token: str) -> str:
+        return next(m.image for m in self.ledger.everything() if m.token == token)
 
 
 class LambdaRig(SandboxRig):

@@ -31,6 +31,10 @@ OPERATIONS = {
     "DescribeInstanceTypeOfferings": "offers",
     "GetCallerIdentity": "check",
     "GetConsoleOutput": "console",
+    "CreateImage": "create_image",
+    "DescribeSnapshots": "images",
+    "DeregisterImage": "delete_image",
+    "DeleteSnapshot": "delete_image",
 }
 REFUSALS = {
     FaultKind.NO_CAPACITY: (
@@ -61,13 +65,15 @@ def operation_of(action: str, form: Mapping[str, str]) -> str:
     """The contract's name of a call."""
     if action == "DescribeInstances":
         return "get" if instance_ids(form) else "list"
+    if action == "DescribeImages" and form.get("Owner.1") == "self":
+        return "images"
     return OPERATIONS.get(action, "other")
 
 
 def permissions_of(service: str, action: str, form: Mapping[str, str]) -> list[str]:
     """The IAM actions that a call needs."""
     needed = [f"{service}:{action}"]
-    if action == "RunInstances":
+    if action in ("RunInstances", "CreateImage"):
         needed += ["ec2:CreateTags"] * any(key.startswith("TagSpecification.") for key in form)
         needed += ["iam:PassRole"] * any(key.startswith("IamInstanceProfile.") for key in form)
     return needed
@@ -107,10 +113,15 @@ def instance_ids(form: Mapping[str, str]) -> list[str]:
 
 def instance_tags(form: Mapping[str, str]) -> dict[str, str]:
     """The tags that RunInstances puts on the instance."""
+    return tags_in(form, "instance")
+
+
+def tags_in(form: Mapping[str, str], resource: str) -> dict[str, str]:
+    """The tags that a create call puts on a kind of resource."""
     stems = [
         key.removesuffix("ResourceType")
         for key, value in form.items()
-        if re.fullmatch(r"TagSpecification\.\d+\.ResourceType", key) and value == "instance"
+        if re.fullmatch(r"TagSpecification\.\d+\.ResourceType", key) and value == resource
     ]
     return {
         form[key]: form.get(key.removesuffix(".Key") + ".Value", "")

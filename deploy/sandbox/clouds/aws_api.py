@@ -31,6 +31,7 @@ from deploy.sandbox.clouds.aws_answers import (
     shown_part,
     without_address,
 )
+from deploy.sandbox.clouds.aws_images import ImageRefused, ImageStore
 from deploy.sandbox.clouds.aws_limits import RunLimits
 from deploy.sandbox.clouds.aws_moto import MotoEc2, Reply
 from deploy.sandbox.clouds.aws_pricing import TARGET, PriceListApi
@@ -49,6 +50,8 @@ _ITEM = re.compile(rb"<item><reservationId>.*?</instancesSet></item>", re.DOTALL
 _FALLBACK_USD_PER_HOUR = 1.0
 OLD_FAMILIES = frozenset({"g2", "g3", "g3s", "m4", "p2", "p3", "t2"})
 """Not on Nitro."""
+_BASE_IMAGE = "ami-0123456789abcdef0"
+_IMAGES = ("CreateImage", "DescribeSnapshots", "DeregisterImage", "DeleteSnapshot")
 _CATALOGUE = ("DescribeImages", "DescribeInstanceTypes", "DescribeInstanceTypeOfferings")
 
 
@@ -66,9 +69,10 @@ class Ec2Cloud:
     Args:
         ledger: the machines.
         faults: decides which faults hit a call.
+        image_s: how long an image is pending.
     """
 
-    def __init__(self, ledger: Ledger, faults: FaultEngine) -> None:
+    def __init__(self, ledger: Ledger, faults: FaultEngine, image_s: float = 0.0) -> None:
         self.ledger = ledger
         self.faults = faults
         self._backend = MotoEc2()
@@ -76,6 +80,7 @@ class Ec2Cloud:
         self.pricing = PriceListApi(self._prices)
         self._spot = SpotMarket(self._on_demand, self._backend.zones_of, ledger.now)
         self._tokens: dict[tuple[str, str], tuple[str, list[str], Reply]] = {}
+        self.images = ImageStore(ledger.now, image_s)
         self.run_limits: RunLimits | None = None
         """The account's limits on RunInstances; None for none."""
         self._lock = threading.RLock()
@@ -101,7 +106,7 @@ class Ec2Cloud:
             try:
                 with self._lock:
                     reply = self._answer(action, form, environ, region, service, call_faults)
-            except Ec2Error as refused:
+            except (Ec2Error, ImageRefused) as refused:
                 reply = refused.reply
             if call_faults.after is not None:
                 reply = self._after(call_faults.after, reply)
@@ -132,11 +137,42 @@ class Ec2Cloud:
             return self._console(form)
         if action == "DescribeSpotPriceHistory":
             return Reply("200 OK", [("Content-Type", "text/xml")], self._spot.history(form, region))
+        return self._catalogue(action, form, environ, region, call_faults)
+
+    def _catalogue(
+        self, action: str, form: Form, environ: Mapping[str, Any], region: str, call_faults: CallFaults
+    ) -> Reply:
+        """What is about images and types."""
+        if action in _IMAGES or (action == "DescribeImages" and self._ours(form, region)):
+            return self._image(action, form, region, call_faults)
         if action == "DescribeImages":
             self._backend.ensure_images(region)
         if action in _CATALOGUE:
             return self._backend.catalogue(environ, form, region)
         return self._backend.forward(environ, form)
+
+    def _ours(self, form: Form, region: str) -> bool:
+        """Whether a question is about the account's own images."""
+        return form.get("Owner.1") == "self" or self.images.find(region, form.get("ImageId.1", "")) is not None
+
+    def _image(self, action: str, form: Form, region: str, call_faults: CallFaults) -> Reply:
+        if FaultKind.PAGE_FAILS in call_faults.content and form.get("NextToken"):
+            return faulty_reply(CloudFault(FaultKind.ERROR_BEFORE))
+        if action == "CreateImage":
+            machine = self._must_know(form.get("InstanceId", ""))
+            if machine.life not in (Life.PENDING, Life.RUNNING):
+                raise Ec2Error(400, "IncorrectInstanceState", "The instance is terminated.")
+            arch = self._backend.arch_of(region, machine.instance_type)
+            return self.images.create(
+                form, region, machine, arch, fails=FaultKind.IMAGE_FAILS in call_faults.content
+            )  # fmt: skip
+        if action == "DescribeImages":
+            return self.images.describe(form, region, call_faults.content)
+        if action == "DescribeSnapshots":
+            return self.images.describe_snapshots(form, region, call_faults.content)
+        if action == "DeregisterImage":
+            return self.images.deregister(form, region)
+        return self.images.delete_snapshot(form, region)
 
     def _after(self, fault: CloudFault, reply: Reply) -> Reply:
         if fault.kind is FaultKind.SLOW:
@@ -154,12 +190,14 @@ class Ec2Cloud:
         number = self._check(form, region, kind)
         if self.run_limits is not None and not self.run_limits.take(region, number, self.ledger.now()):
             raise Ec2Error(*refusals_of(spot=is_spot(form))[FaultKind.THROTTLED])
+        own = self.images.to_boot(region, form.get("ImageId", ""))
+        form = {**form, "ImageId": _BASE_IMAGE} if own else form
         form = {**form, **dict.fromkeys(("MinCount", "MaxCount"), str(_made_instead(number, call_faults)))}
         reply = self._backend.forward(environ, _untagged(form) if call_faults.has(FaultKind.UNTAGGED) else form)
         made = [found[1].decode() for found in INSTANCE_ID.finditer(reply.body)]
         if not made:
             return reply
-        machines = [self._made(form, region, kind, one, call_faults, place) for place, one in enumerate(made)]
+        machines = [self._made(form, region, kind, one, call_faults, place, own) for place, one in enumerate(made)]
         reply = Reply(reply.status, reply.headers, without_address(reply.body, machines[0]))
         if call_faults.has(FaultKind.PART_REFUSED):
             raise Ec2Error(*refusals_of(spot=is_spot(form))[FaultKind.NO_CAPACITY])
@@ -180,7 +218,7 @@ class Ec2Cloud:
         if action == "TerminateInstances":
             for instance_id in instance_ids(form):
                 self._must_know(instance_id)
-        if action == "GetConsoleOutput":
+        if action in ("GetConsoleOutput", "CreateImage"):
             self._must_know(form.get("InstanceId", ""))
         return error_reply(412, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
 
@@ -219,8 +257,9 @@ class Ec2Cloud:
         return self._prices.usd(region, kind) or _FALLBACK_USD_PER_HOUR
 
     def _made(
-        self, form: Form, region: str, kind: str, instance_id: str, call_faults: CallFaults, place: int
-    ) -> RentedMachine:
+        self, form: Form, region: str, kind: str, instance_id: str, call_faults: CallFaults, place: int,
+        image: str,
+    ) -> RentedMachine:  # fmt: skip
         tags = instance_tags(form)
         gpus, gpu_name = self._backend.gpus(region, kind)
         zone = self._backend.zone_of(region, instance_id)
@@ -238,6 +277,8 @@ class Ec2Cloud:
                 user_data=base64.b64decode(form.get("UserData", "")).decode("utf-8", "replace"),
                 spot=spot,
                 tags={} if call_faults.has(FaultKind.UNTAGGED) else tags,
+                image=image,
+                keeps_off=form.get("InstanceInitiatedShutdownBehavior", "stop") == "stop",
                 metadata={
                     "http_tokens": form.get("MetadataOptions.HttpTokens", "optional"),
                     "hop_limit": form.get("MetadataOptions.HttpPutResponseHopLimit", "1"),

@@ -142,6 +142,11 @@ class MotoEc2:
         memory_gib = round(gpus[0]["MemoryInfo"]["SizeInMiB"] / 1024)
         return int(gpus[0]["Count"]), nvidia_smi_name(str(gpus[0]["Name"]), memory_gib)
 
+    def arch_of(self, region: str, instance_type: str) -> str:
+        """A type's architecture."""
+        row = self._type(region, instance_type) or {}
+        return str((row.get("ProcessorInfo", {}).get("SupportedArchitectures") or ["x86_64"])[0])
+
     def knows_type(self, region: str, instance_type: str) -> bool:
         """Whether EC2 has such a type."""
         return self._type(region, instance_type) is not None
@@ -162,14 +167,18 @@ class MotoEc2:
         life = shown_life(machine, content_faults)
         instance = self._region(machine.region).get_instance(machine.id)
         name, code = ("quiescing", 96) if FaultKind.UNKNOWN_STATE in content_faults else _STATES[life]
+        off = machine.powered_off and life in (Life.PENDING, Life.RUNNING)
+        name, code = ("stopped", 80) if off else (name, code)
         instance._state.name, instance._state.code = name, code
         instance.launch_time = machine.created_at.replace(tzinfo=None)
         reason, words = ("", "")
+        if off:
+            reason, words = _REASONS[End.POWERED_OFF]
         if machine.life in (Life.ENDING, Life.ENDED):
             reason, words = _REASONS[machine.end or End.ASKED]
         instance.state_reason.code, instance.state_reason.message = reason, f"{reason}: {words}" if reason else ""
         instance._reason = words
-        visible = life in (Life.RUNNING, Life.ENDING) and not machine.faults.no_address
+        visible = life in (Life.RUNNING, Life.ENDING) and not off and not machine.faults.no_address
         for interface in instance.nics.values():
             interface.public_ip = machine.address if visible else None
 

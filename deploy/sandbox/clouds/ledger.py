@@ -62,7 +62,8 @@ class RentedMachine:
 
     `user_data` is what the create call gave the machine to run; for a pod, the same as its `args`.
     `preempts_at` is when the cloud takes it back, as its notice says; `rebalance_at` when EC2 recommended another;
-    `host_stops`: GCE has announced that its host stops.
+    `host_stops`: GCE has announced that its host stops; `keeps_off`: it stays when it powers itself off;
+    `image`: the id of the baked image that it boots from.
     """
 
     id: str
@@ -91,6 +92,8 @@ class RentedMachine:
     preempts_at: datetime | None = None
     rebalance_at: datetime | None = None
     host_stops: bool = False
+    keeps_off: bool = False
+    image: str = ""
 
     def cost_usd(self, now: datetime) -> float:
         """The cost since the launch, by the second."""
@@ -119,6 +122,8 @@ class NewMachine:
         metadata: for the metadata service: GCE's attributes by key; for EC2 its options `http_tokens` and `hop_limit`.
         pod: makes it a container.
         image_kind: the end of the image's name, after that of the suite which the host boots.
+        keeps_off: it stays when it powers itself off, whatever the rules say.
+        image: the id of the baked image that it boots from; "" for none.
     """
 
     id: str
@@ -135,6 +140,8 @@ class NewMachine:
     metadata: dict[str, str] = field(default_factory=dict)
     pod: Pod | None = None
     image_kind: str = ""
+    keeps_off: bool = False
+    image: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +230,8 @@ class Ledger:
                 metadata=new.metadata,
                 pod=new.pod,
                 image_kind=new.image_kind,
+                keeps_off=new.keeps_off,
+                image=new.image,
             )
             self._machines[machine.id] = machine
             if not machine.faults.never_boots:
@@ -394,7 +403,7 @@ class Ledger:
             machine.ended_at = faults.dies_at
         elif machine.address and not self._host.alive(machine.name):
             machine.powered_off = True
-            if self.rules.ends_itself:
+            if self.rules.ends_itself and not machine.keeps_off:
                 self._end(machine, End.ASKED if machine.life is Life.ENDING else End.POWERED_OFF)
         if machine.life is Life.PENDING and machine.address and self._due(machine.created_at, self.rules.boot_s):
             machine.life = Life.RUNNING

@@ -66,6 +66,7 @@ class ServerOptions:
         boot_s: the shortest time from launch to running.
         end_s: the time from the request to end until the machine has ended.
         keep_s: how long ended machines are still shown.
+        image_s: how long an image is pending.
         lambda_api_key: the only valid key of Lambda. EC2 accepts any key.
         lambda_limits: Lambda's spacing of calls and launches.
         paperspace_api_key: the only valid key of Paperspace.
@@ -86,6 +87,7 @@ class ServerOptions:
     boot_s: float = 0.0
     end_s: float = 0.0
     keep_s: float = 3600.0
+    image_s: float = 0.0
     lambda_api_key: str = DEFAULT_LAMBDA_KEY
     lambda_limits: tuple[float, float] = (1.0, 12.0)
     paperspace_api_key: str = DEFAULT_PAPERSPACE_KEY
@@ -151,7 +153,7 @@ class CloudServer:
             "gce": self._cloud("gce", ends_itself=False),
         }
         aws, lambda_ = self.clouds["aws"], self.clouds["lambda"]
-        self.ec2 = Ec2Cloud(aws.ledger, aws.faults)
+        self.ec2 = Ec2Cloud(aws.ledger, aws.faults, options.image_s)
         limits = RateLimits(*options.lambda_limits)
         self.lambda_cloud = LambdaCloud(lambda_.ledger, lambda_.faults, options.lambda_api_key, limits)
         paperspace = self.clouds["paperspace"]

@@ -19,12 +19,14 @@ from meshd.daemon.providers.guarded import Operation
 from meshd.errors import MeshdError, Transient, Uncertain
 from meshd.plaintext import plain, plain_lines
 from meshd.price_list import PriceList
-from meshd.provider_api import Instance, Offer
+from meshd.provider_api import Image, Instance, Offer
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 INSTANCES_MAX: Final = 100_000
+IMAGES_MAX: Final = 10_000
+TAGS_MAX: Final = 64
 OFFERS_MAX: Final = 50_000
 PRICES_MAX: Final = 500_000
 ID_MAX_CHARS: Final = 256
@@ -69,6 +71,8 @@ class Bounds:
     def _bounded(self, operation: Operation, answer: Any) -> Any:
         if isinstance(answer, Instance):
             return self._instance(operation, answer)
+        if isinstance(answer, Image):
+            return self._image(operation, answer)
         if isinstance(answer, PriceList):
             if sum(map(len, answer.usd_per_hour.values())) > PRICES_MAX:
                 raise self._odd(operation, f"it has more than {PRICES_MAX} prices")
@@ -81,6 +85,10 @@ class Bounds:
             if len(answer) > INSTANCES_MAX:
                 raise self._odd(operation, f"the listing has {len(answer)} machines")
             return [self._instance(operation, one) for one in answer]
+        if operation == "images":
+            if len(answer) > IMAGES_MAX:
+                raise self._odd(operation, f"the listing has {len(answer)} images")
+            return [self._image(operation, one) for one in answer]
         if operation == "offers":
             return self._offers(answer)
         return answer
@@ -100,6 +108,23 @@ class Bounds:
         if (short := plain(one.reason, WORDS_MAX_CHARS)) != one.reason:
             changes["reason"] = short
         return replace(one, **changes) if changes else one
+
+    def _image(self, operation: Operation, one: Image) -> Image:
+        if not one.id or len(one.id) > ID_MAX_CHARS or not one.id.isprintable():
+            raise self._odd(operation, "an image has no usable id")
+        born, size, usd = one.created_at, one.size_gib, one.usd_per_month
+        tags = list(one.tags.items())[:TAGS_MAX]
+        return replace(
+            one,
+            name=plain(one.name, ID_MAX_CHARS),
+            region=plain(one.region, ID_MAX_CHARS),
+            arch=plain(one.arch, ID_MAX_CHARS),
+            created_at=born if isinstance(born, datetime) and born.tzinfo is not None else None,
+            size_gib=size if size is not None and 0 <= size <= MEMORY_MIB_MAX else None,
+            usd_per_month=usd if usd is not None and _is_price(usd) else None,
+            tags={plain(key, ID_MAX_CHARS): plain(value, ID_MAX_CHARS) for key, value in tags},
+            reason=plain(one.reason, WORDS_MAX_CHARS),
+        )
 
     def _offers(self, offers: Sequence[Offer]) -> list[Offer]:
         if len(offers) > OFFERS_MAX:

@@ -11,6 +11,9 @@ from meshd.provider_api import (
     Console,
     GangLauncher,
     GangRequest,
+    Image,
+    ImageBaker,
+    ImageRequest,
     Instance,
     LaunchRequest,
     Offer,
@@ -21,7 +24,10 @@ from meshd.provider_api import (
 )
 
 T = TypeVar("T")
-Operation = Literal["offers", "launch", "get", "list", "terminate", "check", "fetch_prices", "console"]
+Operation = Literal[
+    "offers", "launch", "get", "list", "terminate", "check", "fetch_prices", "console", "create_image", "images",
+    "delete_image",
+]  # fmt: skip
 
 
 class Guard(Protocol):
@@ -113,10 +119,31 @@ class GuardedGangLauncher(GuardedProvider):
         return await self._ask("launch", lambda: cast("GangLauncher", self._provider).launch_gang(request))
 
 
+class GuardedImageBaker(GuardedProvider):
+    """The same for a provider that makes images."""
+
+    def named_image(self, offer: Offer) -> str:
+        """See ImageBaker."""
+        return cast("ImageBaker", self._provider).named_image(offer)
+
+    async def create_image(self, request: ImageRequest) -> Image:
+        """See ImageBaker."""
+        return await self._ask("create_image", lambda: cast("ImageBaker", self._provider).create_image(request))
+
+    async def images(self) -> Sequence[Image]:
+        """See ImageBaker."""
+        return await self._ask("images", cast("ImageBaker", self._provider).images)
+
+    async def delete_image(self, image: Image) -> None:
+        """See ImageBaker."""
+        await self._ask("delete_image", lambda: cast("ImageBaker", self._provider).delete_image(image))
+
+
 _OPTIONAL: tuple[tuple[type, type[GuardedProvider]], ...] = (
     (PriceBook, GuardedPriceBook),
     (Console, GuardedConsole),
     (GangLauncher, GuardedGangLauncher),
+    (ImageBaker, GuardedImageBaker),
 )
 
 

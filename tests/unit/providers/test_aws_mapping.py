@@ -25,7 +25,7 @@ from providers._answers import ErrorAnswer
 from providers._prices import shipped
 from providers.aws import mapping
 from providers.aws.errors import to_error
-from providers.aws.mapping import Image, run_parameters, to_instance, to_state
+from providers.aws.mapping import BootImage, run_parameters, to_instance, to_state
 from providers.aws.offers import spot_prices, to_instance_type
 from providers.aws.sdk import models
 from providers.aws.settings import AwsSettings
@@ -128,7 +128,7 @@ def test_types_with_a_fraction_of_a_gpu_are_skipped() -> None:
 
 def parameters(offer: Offer = OFFER, **settings: Any) -> dict[str, Any]:
     launch = LaunchRequest("lab-h100-1-abc", "lab", offer, "#!/bin/sh", {"a": "b"})
-    return run_parameters(launch, AwsSettings(**settings), Image("ami-1", "/dev/xvda"))
+    return run_parameters(launch, AwsSettings(**settings), BootImage("ami-1", "/dev/xvda"))
 
 
 def test_run_parameters() -> None:
