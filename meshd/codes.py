@@ -63,6 +63,7 @@ class ProblemCode(StrEnum):
     SHARE_LOST = "share_lost"
 
     HOST_STUCK = "host_stuck"
+    IMAGE_FAILED = "image_failed"
 
     # Accounts.
     ACCOUNTS_UNREADABLE = "accounts_unreadable"
@@ -293,6 +294,9 @@ class EventKind(StrEnum):
     # Owned machines.
     HOST = "host"
 
+    # Baked images.
+    IMAGE = "image"
+
     # meshd itself.
     COOLDOWN = "block"
     PRICES = "prices"
@@ -327,6 +331,8 @@ class RefusalCode(StrEnum):
     MUNGE_NOT_USED = "munge_not_used"
     HOST_EXISTS = "host_exists"
     HOSTS_OFF = "hosts_off"
+    IMAGE_ACTIVE = "image_active"
+    IMAGE_NAMED = "image_named"
     NO_TIME = "no_time"
 
 

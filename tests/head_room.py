@@ -33,6 +33,7 @@ from meshd.slurm.job_records import JobRecords
 from meshd.store.kept_logs import KeptLogs
 from meshd.store.ledger import Ledger
 from tests.host_room import host_parts
+from tests.image_room import image_parts
 from tests.live import live_settings
 from tests.node_room import node_parts
 from tests.property.rotation_sim import Life, begin_tailnet
@@ -115,6 +116,7 @@ class HeadRoom(Small):
             costs=CostService(self.ledger, self.journal, uses, self.desired, self.clock), auth_key=rotation,
             munge_key=MungeLab(directory / "munge").service, node_tokens=nodes.token_service,
             hosts=host_parts(self.machine_store, desired=self.desired).invitations,
+            images=image_parts(self.machine_store, self.providers, self.desired, lambda: self.seen).service,
             waiting=WaitingJobs(
                 live, self.journal, self.desired, lambda: self.seen,
                 lambda: last.plan if (last := self.machines.controller.last) else None, self.clock,

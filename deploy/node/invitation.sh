@@ -37,6 +37,7 @@ give_up() {
   exit 1
 }
 
+# PART missing.sh
 # PART tailnet.sh
 # PART take_off.sh
 

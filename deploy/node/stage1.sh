@@ -31,6 +31,7 @@ say() {
 }
 
 # PART
+# PART missing.sh
 # PART tailnet.sh
 # GANG
 

@@ -63,6 +63,7 @@ class MachineSpec:
         missing_gpus: how many of `gpus` do not show up inside (a fault; 0 in health).
         pod: makes it a container; None: a machine that boots systemd.
         owned: makes it somebody's own; None: a cloud's.
+        keeps_disk: what it has written is there when it is off, so that an image can be made of it.
     """
 
     name: str
@@ -75,6 +76,7 @@ class MachineSpec:
     labels: dict[str, str] = field(default_factory=dict)
     pod: Pod | None = None
     owned: Owned | None = None
+    keeps_disk: bool = False
 
 
 class Hypervisor(Protocol):
@@ -108,6 +110,14 @@ class Hypervisor(Protocol):
         """
         ...
 
+    async def snapshot(self, name: str, image: str) -> None:
+        """Make an image with a new name of the disk of a machine that is off.
+
+        Raises:
+            RuntimeError: it runs, or keeps no disk.
+        """
+        ...
+
     def console(self, name: str) -> str:
         """What a machine wrote to its console so far, also of one that is gone; "" when it is not known."""
         ...
@@ -132,6 +142,9 @@ class HollowHypervisor:
     async def destroy(self, name: str) -> None:
         """Forget the machine."""
         self._alive.pop(name, None)
+
+    async def snapshot(self, name: str, image: str) -> None:
+        """Do nothing: there are no disks."""
 
     def alive(self, name: str) -> bool:
         """Whether the machine is still recorded."""

@@ -44,5 +44,8 @@ REBOOT=133
 while :; do
     code=0
     "$@" || code=$?
-    [ "$code" = "$REBOOT" ] || exit "$code"
+    [ "$code" = "$REBOOT" ] || break
 done
+# Its cloud keeps the disk of a machine that is off: what was written, as a layer over LAYERS.
+[ ! -e "$state/keep" ] || cp -a "$state/disk/upper" "$state/kept"
+exit "$code"

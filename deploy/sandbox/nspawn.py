@@ -126,6 +126,29 @@ class NspawnHypervisor:
         await self._kill(machine)
         await self._remove(name, machine.port, machine.folder)
 
+    async def snapshot(self, name: str, image: str) -> None:
+        """Make an image of the disk of a machine that is off: what it has written is a layer over its own image.
+
+        Raises:
+            RuntimeError: it runs, or keeps no disk.
+        """
+        machine = self._machines.get(name)
+        if machine is None or machine.process.poll() is None or not (machine.folder / "kept").is_dir():
+            raise RuntimeError(f"machine {name!r} has no disk to copy: it must be off, and keep its disk")
+        layer = self._state / "images" / image
+        layer.parent.mkdir(parents=True, exist_ok=True)
+        await proc.run(["cp", "-a", machine.folder / "kept", layer], timeout_s=_LAUNCH_TIMEOUT_S)
+        below = self._images[machine.spec.image]
+        self._images[image] = replace(below, name=image, layers=(layer, *below.layers))
+
+    def image_layer(self, image: str) -> Path:
+        """What a machine had written of which an image was made.
+
+        Raises:
+            KeyError: there is no such image.
+        """
+        return self._images[image].layers[0]
+
     def alive(self, name: str) -> bool:
         """True while the machine runs; False once it has powered itself off or never was."""
         machine = self._machines.get(name)
@@ -290,6 +313,8 @@ class NspawnHypervisor:
         try:
             (folder / "disk").mkdir(parents=True)
             hardware.lay_out(spec, port.address, folder / "skeleton")
+            if spec.keeps_disk:
+                (folder / "keep").touch()
             line = None
             if own_kernel:
                 place = self._place(port, folder, spec.name)

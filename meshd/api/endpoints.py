@@ -159,6 +159,20 @@ INVITE: Write[s.InviteRequest, s.InviteAnswer] = Write(
     "for one use. Inviting a name again makes the last invitation void. Only root may.",
     refusals=(Unknown, Refused, Denied, NotReady),
 )  # fmt: skip
+IMAGES: Read[None, s.ImagesView] = Read(
+    "images", "GET", "/v1/images", None, s.ImagesView,
+    "Baked images as they were listed last, and those that are being made.",
+)  # fmt: skip
+BAKE_IMAGE: Write[s.BakeRequest, s.BakeAnswer] = Write(
+    "bake_image", "POST", "/v1/images/bake", s.BakeRequest, s.BakeAnswer,
+    "Rents a machine and makes an image of it. Answers once it is in the journal, before the work.",
+    refusals=(Unknown, Refused),
+)  # fmt: skip
+PRUNE_IMAGES: Write[s.PruneRequest, s.PruneAnswer] = Write(
+    "prune_images", "POST", "/v1/images/prune", s.PruneRequest, s.PruneAnswer,
+    "Lists the images again, and deletes those that are neither the newest of their place nor in use.",
+    extra_s=120.0,
+)  # fmt: skip
 RELOAD: Write[s.ReloadRequest, s.ReloadView] = Write(
     "reload", "POST", "/v1/reload", s.ReloadRequest, s.ReloadView,
     "Reads the settings again. If they are wrong, nothing changes and the answer lists the faults.",
@@ -235,7 +249,7 @@ RENEW_NODE_TOKENS: Write[s.TokenRenewalRequest, s.TokenRenewalView] = Write(
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     STATUS, NODES, PLAN, PREVIEW, OFFERS, EXPLAIN, EVENTS, COST, LOGS, DOCTOR, VERSION, CALLER,
-    SCALE, DRAIN, UNDRAIN, REMOVE, HOSTS, INVITE, RELOAD,
+    SCALE, DRAIN, UNDRAIN, REMOVE, HOSTS, INVITE, IMAGES, BAKE_IMAGE, PRUNE_IMAGES, RELOAD,
     PRICES, REFRESH_PRICES,
     AUTH_KEY_ROTATION, ROTATE_AUTH_KEY, ABORT_AUTH_KEY_ROTATION, WAIVE_AUTH_KEY_NODE,
     MUNGE_KEY_ROTATION, ROTATE_MUNGE_KEY, ABORT_MUNGE_KEY_ROTATION, WAIVE_MUNGE_KEY_NODE, MUNGE_ROTATION_ACTION,

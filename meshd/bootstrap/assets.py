@@ -70,6 +70,11 @@ def invitation_template() -> str:
     return _assembled(_node_text("invitation.sh"), systemd=True, gang=False)
 
 
+def bake_template() -> str:
+    """The text of deploy/node/bake.sh with its parts in other files. Raises MeshdError as `node_dir` does."""
+    return _assembled(_node_text("bake.sh"), systemd=True, gang=False)
+
+
 def _assembled(text: str, *, systemd: bool, gang: bool) -> str:
     """A script with the files that its lines `# PART FILE` name, and with the lines of its kind alone."""
     for line in [line for line in text.splitlines() if line.startswith("# PART ")]:

@@ -39,6 +39,7 @@ COMMANDS = (
     "remove",
     "invite",
     "hosts",
+    "image",
     "rotate-key",
     "doctor",
     "init",

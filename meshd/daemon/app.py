@@ -18,6 +18,8 @@ from meshd.daemon.hosts.provider import StaticProvider
 from meshd.daemon.hosts.wake import Waker
 from meshd.daemon.hosts.wiring import NamedDevices, open_invitations
 from meshd.daemon.hosts.wiring import build as build_hosts
+from meshd.daemon.images.controller import ImageController
+from meshd.daemon.images.wiring import build as build_images
 from meshd.daemon.live_settings import LiveSettings, Reload
 from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.machine_store import MachineStore
@@ -67,6 +69,7 @@ from meshd.obs.metrics import Metrics
 from meshd.plan.ledger import rounding_of
 from meshd.runtime.run import run
 from meshd.store.auth_rotations import AuthRotations
+from meshd.store.bakes import Bakes
 from meshd.store.hosts import Hosts
 from meshd.store.journal import Journal
 from meshd.store.ledger import Ledger
@@ -137,6 +140,8 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     hosts.restore(clock.now())
     static = {PROVIDER: StaticProvider(hosts, clock.now, waker)} if owned_machines(settings) else {}
     providers = guards.around_all({**ports.providers, **static})
+    bakes = Bakes(journal)
+    images = ImageController(settings.cluster.name, bakes, store, providers)
     tailnet = TailnetWatcher(ports.tailscaled, clock, poll_interval_s=settings.tailnet.poll_interval_s)
     sources = Sources(
         providers, ports.slurm, keys, journal, live, clock, awake.set,
@@ -203,13 +208,19 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         host = hosts.find(machine.offer.instance_type)
         return host is not None and host.ours
 
+    def script_of(name: str) -> str:
+        bake = bakes.find(name)
+        return bake.script if bake is not None else ""
+
     machines = build_machines(
         live, store, providers=providers, slurm=ports.slurm, agents=agents, devices=keys.api,
-        user_data=UserDataMaker(live, keys, auth_key.machine_keys, ports.tokens, tailnet, providers, is_ours),
+        user_data=UserDataMaker(
+            live, keys, auth_key.machine_keys, ports.tokens, tailnet, providers, is_ours, script_of
+        ),
         desired=desired, snapshot=snapshot, list_again=sources.list_again, reports=reports, logs=logs,
         machine_logs=machine_logs, wait_until_quiet=quiesce.wait_until_quiet, awake=awake,
         followers=(live, promises, roster, head_exports, node_settings, slurm_files, slots),
-        tick_took_s=metrics.tick_seconds.observe,
+        tick_took_s=metrics.tick_seconds.observe, image_for=images.image_for,
     )  # fmt: skip
     nodes = build_nodes(
         live, store, tokens=ports.tokens, agents=agents, reports=reports, tailnet=tailnet, slurm=sources.slurm,
@@ -226,6 +237,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         live, store, hosts, tokens=ports.tokens, machine_keys=auth_key.machine_keys, devices=keys.api, wake_host=waker,
         desired=desired, head_ip=lambda: tailnet.head_tailnet_ip, slurm=sources.slurm, changed=changed_hosts,
     )  # fmt: skip
+    baked = build_images(live, store, bakes, images, providers, desired=desired, snapshot=snapshot, slurm=sources.slurm)
     prices = build_prices(providers, ports.price_files, sources, live, journal, desired, clock)
     head_programs = build_head_programs(live, journal, agents, sources.slurm, ports.slurm, waiting, clock)
     controllers: list[Controller] = [
@@ -233,7 +245,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         promises, machines.controller, slurm_files, slots, roster, head_exports, accounts, node_settings,
         nodes.node_tokens, auth_key.controller,
         auth_key.machine_keys, auth_key.spares, munge_key.controller, prices.controller, logs, lag,
-        *head_programs.controllers, owned.controller,
+        *head_programs.controllers, owned.controller, images,
     ]  # fmt: skip
     uses = JobUses(ledger, ports.job_records, ports.slurm, clock, copy)
     controllers.append(uses)
@@ -253,7 +265,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         head_node=head_node, sources=sources, snapshot=snapshot,
         desired=desired, guards=guards, logs=logs, machine_logs=machine_logs, prices=prices.service,
         costs=costs, ledger=ledger, auth_key=auth_key.service, munge_key=munge_key.service,
-        node_tokens=nodes.token_service, hosts=owned.invitations, waiting=waiting,
+        node_tokens=nodes.token_service, hosts=owned.invitations, images=baked.service, waiting=waiting,
     )  # fmt: skip
     controllers.append(ServiceStatus(notifier, machines.controller, journal, desired, head.service, clock))
     node_api = NodeApiServer(live, tailnet, nodes.service, clock, owned.service)

@@ -196,6 +196,8 @@ class Machine:
         by_queue: Slurm powered its slot up, so it was rented for that; False: for a person's target or `min_gpus`.
         for_jobs: the jobs that waited for its slot when it was requested; () where a person powered the slot up.
         gang: the id of the one create call with which it was ordered; "" for a call of its own.
+        image: the id of the baked image that it boots from; "" for the cloud's own.
+        baking: an image is made of it: it never joins.
         unfit_reason: why it cannot do its work; None while it can, or nothing is known.
         unfit_since: when it became so; kept while one reason of being out of reach follows another.
 
@@ -268,6 +270,8 @@ class Machine:
     by_queue: bool = False
     for_jobs: tuple[str, ...] = ()
     gang: str = ""
+    image: str = ""
+    baking: bool = False
     unfit_reason: UnfitReason | None = None
     unfit_since: datetime | None = None
     create_repeated_at: datetime | None = None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from meshd.codes import WarningCode
 from meshd.model.machine import IN_SLURM, FailureCause, Machine, Phase, UnfitReason
 from meshd.model.plan import AskAgent, DisableKeyExpiry, Move, RecordDevice, RecordPeer, Step, Warn
-from meshd.plan import arriving, leaving, unclear_launch
+from meshd.plan import arriving, baking, leaving, unclear_launch
 from meshd.plan.leaving import ended_step, fail
 from meshd.plan.liveness import contradiction, dead, patience_s, to_be_asked
 from meshd.plan.lost_jobs import lost_jobs
@@ -24,6 +24,8 @@ from meshd.provider_api import InstanceState
 
 def next_step(machine: Machine, given: PlanInput) -> Step | None:
     """The step that this machine needs now; None when it needs none or has to wait."""
+    if machine.baking:
+        return baking.next_step(machine, given)
     step = _BY_PHASE[machine.phase](machine, given)
     if machine.phase in {Phase.CONFIGURING, Phase.TESTING} or (step is None and machine.phase is Phase.DRAINING):
         # It is not worth starting; or its jobs are waited for, and its cloud does not wait.

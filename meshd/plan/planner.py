@@ -53,7 +53,7 @@ def plan(
     given = PlanInput.of(snapshot, desired.policy, now, desired.cooldowns)
     by_pool: dict[str, list[Machine]] = {}
     for machine in machines:
-        if machine.phase is not Phase.GONE:
+        if machine.phase is not Phase.GONE and not machine.baking:
             by_pool.setdefault(machine.pool, []).append(machine)
     steps: list[Step] = [step for step in kill_steps(desired.budget, machines, given) if step.subject not in busy]
     steps += [step for step in withdrawn(desired, machines, now) if step.subject not in busy]

@@ -149,6 +149,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE job_costs_until (one INTEGER PRIMARY KEY CHECK (one = 1), at INTEGER NOT NULL) STRICT",
     ),
     ("CREATE TABLE hosts (name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",),
+    ("CREATE TABLE bakes (name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",),
 )
 
 

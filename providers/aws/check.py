@@ -71,7 +71,7 @@ class PermissionCheck:
             missing += refused
             bake = Probe("ec2:CreateImage", lambda: self._ec2.dry_create_image(region, ours))
             if lacking := await missing_permissions([bake], _named):
-                notes.append(f"{', '.join(lacking)} is missing: `meshctl image bake` makes no images")
+                notes.append(f"{', '.join(lacking)} is missing: no image can be baked")
             if await missing_permissions([Probe(CONSOLE, lambda: self._ec2.dry_console(region, ours))], _named):
                 notes.append(f"{CONSOLE} is missing: `meshctl logs NODE` shows no console")
         elif refused:

@@ -218,7 +218,12 @@ def test_links_between_documents_lead_somewhere(file: Path) -> None:
 
 def test_the_policy_for_aws_has_the_calls_that_are_made() -> None:
     source = (ROOT / "providers/aws/client.py").read_text()
-    calls = set(re.findall(r"get_paginator\(\"(\w+)\"\)|\.((?:run|describe|terminate|get_console)_\w+)\(", source))
+    calls = set(
+        re.findall(
+            r"get_paginator\(\"(\w+)\"\)|\.((?:run|describe|terminate|get_console|create|deregister|delete)_\w+)\(",
+            source,
+        )
+    )
     names = {"".join(word.capitalize() for word in (a or b).split("_")) for a, b in calls}
     made = {f"{'pricing' if name == 'GetProducts' else 'ec2'}:{name}" for name in names}
     block = re.search(r"^```json\n(.*?)^```", (DOCS / "providers.md").read_text(), re.M | re.S)

@@ -164,7 +164,7 @@ class Ec2Cloud:
                 raise Ec2Error(400, "IncorrectInstanceState", "The instance is terminated.")
             arch = self._backend.arch_of(region, machine.instance_type)
             return self.images.create(
-                form, region, machine, arch, fails=FaultKind.IMAGE_FAILS in call_faults.content
+                form, region, self.ledger, machine, arch, fails=FaultKind.IMAGE_FAILS in call_faults.content
             )  # fmt: skip
         if action == "DescribeImages":
             return self.images.describe(form, region, call_faults.content)

@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 from deploy.sandbox.clouds.aws_answers import error_reply, tags_in
 from deploy.sandbox.clouds.aws_moto import Reply
-from deploy.sandbox.clouds.ledger import RentedMachine
+from deploy.sandbox.clouds.ledger import Ledger, RentedMachine
 from meshd.contract.faults import FaultKind
 from meshd.contract.standin import SMALL_PAGE
 
@@ -50,6 +50,7 @@ class StoredImage:
     registered: bool = True
     snapshot_there: bool = True
     made_of: str = ""
+    copied: bool = False
 
 
 @dataclass(slots=True)
@@ -58,7 +59,7 @@ class ImageStore:
 
     Attributes:
         now: UTC.
-        image_s: how long an image is pending.
+        image_s: how long an image is pending at least.
         images: all that were ever made, oldest first.
     """
 
@@ -66,7 +67,9 @@ class ImageStore:
     image_s: float = 0.0
     images: list[StoredImage] = field(default_factory=list)
 
-    def create(self, form: Mapping[str, str], region: str, machine: RentedMachine, arch: str, *, fails: bool) -> Reply:
+    def create(
+        self, form: Mapping[str, str], region: str, ledger: Ledger, machine: RentedMachine, arch: str, *, fails: bool
+    ) -> Reply:
         """CreateImage."""
         name = form.get("Name", "")
         if not _NAME.fullmatch(name):
@@ -82,6 +85,14 @@ class ImageStore:
             made_of=machine.id,
         )  # fmt: skip
         self.images.append(image)
+
+        def done() -> None:
+            image.copied = True
+
+        def failed() -> None:
+            image.fails = True
+
+        ledger.snapshot(machine, image.id, done, failed)
         return _reply("CreateImage", f"<imageId>{image.id}</imageId>")
 
     def find(self, region: str, image_id: str) -> StoredImage | None:
@@ -101,7 +112,7 @@ class ImageStore:
 
     def state(self, image: StoredImage) -> str:
         """EC2's word for its state."""
-        if self.now() < image.ready_at:
+        if self.now() < image.ready_at or not (image.copied or image.fails):
             return "pending"
         return "failed" if image.fails else "available"
 

@@ -64,6 +64,19 @@ class Host:
 
         self._submit(name, work)
 
+    def snapshot(self, name: str, image: str, on_done: Callable[[], None], on_failure: Callable[[], None]) -> None:
+        """Start to make an image of a machine that is off, and return at once. Calls one of the callbacks later."""
+
+        async def work() -> None:
+            try:
+                await self._hypervisor.snapshot(name, image)
+            except RuntimeError:
+                on_failure()
+            else:
+                on_done()
+
+        self._submit(name, work)
+
     def restart(self, name: str) -> None:
         """Start to restart a pod's container and return at once."""
 

@@ -242,12 +242,19 @@ class Ledger:
         """What a machine wrote to its console."""
         return self._host.console(machine.name)
 
+    def snapshot(
+        self, machine: RentedMachine, image: str, on_done: Callable[[], None], on_failure: Callable[[], None]
+    ) -> None:
+        """Start to make an image of a machine's disk."""
+        self._host.snapshot(machine.name, image, on_done, on_failure)
+
     def _boot(self, machine: RentedMachine) -> None:
         defaults = self._host.boot_defaults
         spec = MachineSpec(
             name=machine.name,
             user_data="" if machine.pod else machine.user_data,
-            image=defaults.image + machine.image_kind,
+            image=machine.image or defaults.image + machine.image_kind,
+            keeps_disk=machine.keeps_off,
             gpus=machine.gpus,
             gpu_name=machine.gpu_name,
             clock_offset_s=defaults.clock_offset_s,

@@ -28,6 +28,15 @@ from meshd.api.schema.head import (
 )
 from meshd.api.schema.health import GpuLoadRow, HealthView, PathRow, PeerPathsView, SectionRow
 from meshd.api.schema.hosts import HostRow, HostsView, InviteAnswer, InviteRequest
+from meshd.api.schema.images import (
+    BakeAnswer,
+    BakeRequest,
+    BakeRow,
+    ImageRow,
+    ImagesView,
+    PruneAnswer,
+    PruneRequest,
+)
 from meshd.api.schema.key_rotation import (
     AbortRotationRequest,
     KeyRow,
@@ -78,6 +87,9 @@ __all__ = [
     "AllReduceView",
     "AlternativeRow",
     "AttemptRow",
+    "BakeAnswer",
+    "BakeRequest",
+    "BakeRow",
     "BudgetRow",
     "CallerView",
     "CheckRow",
@@ -101,6 +113,8 @@ __all__ = [
     "HealthView",
     "HostRow",
     "HostsView",
+    "ImageRow",
+    "ImagesView",
     "InitChange",
     "InitFinding",
     "InitView",
@@ -137,6 +151,8 @@ __all__ = [
     "PricesRefreshed",
     "PricesView",
     "ProblemView",
+    "PruneAnswer",
+    "PruneRequest",
     "PublishView",
     "QueueView",
     "ReloadRequest",
@@ -167,6 +183,8 @@ __all__ = [
 
 DOCUMENTS: tuple[type[BaseModel], ...] = (
     StatusView,
+    PruneRequest,
+    BakeRequest,
     NodesView,
     PlanView,
     OffersView,
@@ -200,6 +218,9 @@ DOCUMENTS: tuple[type[BaseModel], ...] = (
     InviteRequest,
     InviteAnswer,
     HostsView,
+    ImagesView,
+    BakeAnswer,
+    PruneAnswer,
     DoctorView,
     ReloadRequest,
     ReloadView,

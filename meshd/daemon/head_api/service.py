@@ -19,6 +19,7 @@ from meshd.daemon.head_api.scale import ScaleService
 from meshd.daemon.head_api.state import HeadState
 from meshd.daemon.head_api.status import HeadRow, PublishState, StatusService
 from meshd.daemon.hosts.invitations import Invitations
+from meshd.daemon.images.service import ImageService
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.machine_store import MachineStore
@@ -79,6 +80,7 @@ class HeadService:
         munge_key: MungeKeyService,
         node_tokens: NodeTokenService,
         hosts: Invitations,
+        images: ImageService,
         waiting: Callable[[], tuple[WaitingJob, ...]] = tuple,
     ) -> None:
         self._state = state = HeadState(store, machines.controller, desired, snapshot, store.clock, waiting)
@@ -87,6 +89,7 @@ class HeadService:
             tailnet=tailnet, head_node=head_node, usd_so_far=costs.usd_so_far,
         )  # fmt: skip
         self._hosts = hosts
+        self._images = images
         self._machines = MachineService(state, slurm, hosts)
         self._scale = ScaleService(state, look_at_slurm=sources.slurm.read_once, look_at_key=sources.key.read_once)
         self._offers = OfferService(state, read_offers)
@@ -120,6 +123,9 @@ class HeadService:
         table.write(e.UNDRAIN, self._machines.undrain)
         table.read(e.HOSTS, self._hosts.hosts)
         table.write(e.INVITE, self._hosts.invite)
+        table.read(e.IMAGES, self._images.images)
+        table.write(e.BAKE_IMAGE, self._images.bake)
+        table.write(e.PRUNE_IMAGES, self._images.prune)
         table.write(e.REMOVE, self._machines.remove)
         table.read(e.COST, self._costs.cost)
         table.read(e.PRICES, self._prices.prices)

@@ -13,6 +13,7 @@ from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.metrics import MetricsReader, MetricsService
 from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.hosts.invitations import Invitations
+from meshd.daemon.images.service import ImageService
 from meshd.daemon.live_settings import LiveSettings, Reload
 from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.machine_store import MachineStore
@@ -81,6 +82,7 @@ def build(
     munge_key: MungeKeyService,
     node_tokens: NodeTokenService,
     hosts: Invitations,
+    images: ImageService,
     waiting: Callable[[], tuple[WaitingJob, ...]] = tuple,
 ) -> HeadApiParts:
     """Build the parts. For the arguments see HeadService and MetricsReader."""
@@ -94,7 +96,7 @@ def build(
         doctor=Doctor(report.checks, look=snapshot.refresh, now=clock.now),
         read_offers=Refresh(sources.offers.values(), clock),
         prices=prices, costs=costs, auth_key=auth_key, munge_key=munge_key, node_tokens=node_tokens,
-        hosts=hosts, waiting=waiting,
+        hosts=hosts, images=images, waiting=waiting,
     )  # fmt: skip
     metrics.follow(
         MetricsReader(store.journal, desired, snapshot, service, guards, slurm_files, machines, ledger, clock)

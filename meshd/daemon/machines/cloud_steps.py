@@ -27,7 +27,7 @@ from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, MachineName, PoolNam
 from meshd.model.machine import HOLDS_SLOT, FailureCause, Machine, Phase
 from meshd.model.plan import Adopt, AdoptOrphan, AskCloud, Launch, RequestMachine, Terminate, TerminateOrphan
 from meshd.plan.prices import price_words
-from meshd.provider_api import Instance, Provider
+from meshd.provider_api import Instance, Offer, Provider
 from meshd.store.join_tokens import JoinTokens
 
 log = structlog.get_logger(__name__)
@@ -50,6 +50,7 @@ class CloudSteps:
         live: LiveSettings,
         list_again: Callable[[str], None],
         at_work: Callable[[Machine], Awaitable[str]],
+        image_for: Callable[[Offer], str] = lambda _: "",
     ) -> None:
         self._cluster = cluster
         self._machine_store = machine_store
@@ -62,7 +63,7 @@ class CloudSteps:
         self._lookup = MachineLookup(machine_store, self._cooldowns, self._known)
         self.rates = CallRates(self._spacing_s)
         self._create_calls = CreateCalls(
-            cluster, machine_store, providers, user_data, self._cooldowns, self.rates, list_again
+            cluster, machine_store, providers, user_data, self._cooldowns, self.rates, list_again, image_for
         )
 
     def _spacing_s(self, name: str) -> float:

@@ -29,8 +29,10 @@ from meshd.provider_api import (
     MACHINE_TAG,
     GangLauncher,
     GangRequest,
+    ImageId,
     Instance,
     LaunchRequest,
+    Offer,
     Provider,
 )
 
@@ -77,6 +79,7 @@ class CreateCalls:
         cooldowns: writes down what is left alone after a refusal.
         rates: how fast each cloud takes calls.
         list_again: has a provider's machines listed soon.
+        image_for: the id of the image that a machine of an offer boots from; "" for the cloud's own.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class CreateCalls:
         cooldowns: Cooldowns,
         rates: CallRates,
         list_again: Callable[[str], None],
+        image_for: Callable[[Offer], str] = lambda _: "",
     ) -> None:
         self._cluster = cluster
         self._machine_store = machine_store
@@ -96,6 +100,7 @@ class CreateCalls:
         self._cooldowns = cooldowns
         self._rates = rates
         self._list_again = list_again
+        self._image_for = image_for
 
     async def launch(self, step: Launch) -> None:
         """Rent the machines of the step with one call.
@@ -182,7 +187,7 @@ class CreateCalls:
             tags = {CLUSTER_TAG: self._cluster, MACHINE_TAG: first.name, "meshd-slot": first.slot}
             request = LaunchRequest(
                 token=first.name, cluster=self._cluster, offer=first.offer, user_data=user_data,
-                tags=tags if can_tag else {},
+                tags=tags if can_tag else {}, image=ImageId(first.image), keep_off=first.baking,
             )  # fmt: skip
             return self._checked(machines, [await provider.launch(request)])
         if not isinstance(provider, GangLauncher):  # the same call cannot be made again: the listings settle it
@@ -190,7 +195,9 @@ class CreateCalls:
             raise Uncertain(text, provider=first.provider, operation="launch")
         tags = {CLUSTER_TAG: self._cluster, GANG_TAG: first.gang}
         names = gang_machines(first.gang)
-        gang = GangRequest(first.gang, names, self._cluster, first.offer, user_data, tags if can_tag else {})
+        gang = GangRequest(
+            first.gang, names, self._cluster, first.offer, user_data, tags if can_tag else {}, ImageId(first.image)
+        )
         return self._checked(machines, await provider.launch_gang(gang))
 
     def _checked(self, machines: Sequence[Machine], answer: Sequence[Instance]) -> dict[str, Instance]:
@@ -244,12 +251,15 @@ class CreateCalls:
         now, first = self._machine_store.now(), machines[0]
         text = f"asking {first.provider} for {first.offer.instance_type}"
         text += f", one of {len(gang_machines(first.gang))} in one call" if first.gang else ""
+        # A call that is repeated says the same again.
+        unclear = first.phase is Phase.LAUNCHING
+        image = first.image if unclear else "" if first.baking else self._image_for(first.offer)
         changed: list[Machine] = []
         with self._machine_store.journal.together():
             for machine in machines:
                 changes: dict[str, Any] = {
                     "launch_attempts": machine.launch_attempts + 1, "launch_called_at": now, "gang": machine.gang,
-                    "auth_key": user_data.auth_key_sha256, "own_key": user_data.own_key,
+                    "auth_key": user_data.auth_key_sha256, "own_key": user_data.own_key, "image": image,
                 }  # fmt: skip
                 if machine.phase is Phase.LAUNCHING:
                     before = machine.launch_first_called_at or machine.launch_called_at

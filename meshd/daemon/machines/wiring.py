@@ -19,7 +19,7 @@ from meshd.daemon.machines.policies import Policies
 from meshd.daemon.observe.agent_reports import NodeLogs, NodeReports
 from meshd.model.desired import Desired
 from meshd.model.observed import Snapshot
-from meshd.provider_api import Provider
+from meshd.provider_api import Offer, Provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ def build(
     awake: asyncio.Event | None = None,
     followers: Sequence[Wakes] = (),
     tick_took_s: Callable[[float], object] = lambda _: None,
+    image_for: Callable[[Offer], str] = lambda _: "",
 ) -> MachineParts:
     """Make the parts.
 
@@ -81,11 +82,12 @@ def build(
         awake: see MachineController.
         followers: see MachineController.
         tick_took_s: see MachineController.
+        image_for: see CreateCalls.
     """
     awake = awake or asyncio.Event()
     node_steps = NodeSteps(store, slurm, agents, devices, live, wait_until_quiet, machine_logs)
     cloud_steps = CloudSteps(
-        live.settings.cluster.name, store, providers, user_data, live, list_again, node_steps.at_work
+        live.settings.cluster.name, store, providers, user_data, live, list_again, node_steps.at_work, image_for
     )
     executor = Executor(store, cloud_steps, node_steps, store.clock, awake.set, live)
     policies = Policies(store, live, desired, executor, reports, logs)

@@ -31,6 +31,7 @@ class UserDataMaker:
         tailnet: the head's view.
         providers: what their machines can do.
         is_ours: whether meshd logged the device of a machine's host in.
+        bake_script: the user data of a machine from which an image is made.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class UserDataMaker:
         tailnet: Observed[TailnetView],
         providers: Mapping[str, Provider],
         is_ours: Callable[[Machine], bool] = lambda _: False,
+        bake_script: Callable[[str], str] = lambda _: "",
     ) -> None:
         self._live = live
         self._keys = keys
@@ -50,11 +52,14 @@ class UserDataMaker:
         self._tailnet = tailnet
         self._providers = providers
         self._is_ours = is_ours
+        self._bake_script = bake_script
 
     async def user_data(self, machine: Machine) -> UserData:
         """Stage 1 for this machine, or for all machines of its gang. A host fetches what it needs itself."""
         if machine.provider == PROVIDER:
             return UserData("", own_key=self._is_ours(machine))
+        if machine.baking:  # it never joins: its script has no secret
+            return UserData(self._bake_script(machine.name))
         settings, seen = self._live.settings, self._tailnet.current
         if not isinstance(seen, Fresh) or not seen.value.self_tailnet_ip:
             raise TailnetError("the head is not on the tailnet itself: run `tailscale up` on it")

@@ -1,0 +1,1 @@
+"""Baked images: makes, lists, chooses and deletes them."""

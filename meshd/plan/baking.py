@@ -1,0 +1,42 @@
+"""The next step of a machine from which an image is made. It never joins, and never enters Slurm. PURE.
+
+It is rented and ended by the same rules as any other machine. Between, it installs, and powers itself off: who makes
+the image gives it back then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from meshd.model.machine import FailureCause, Machine, Phase
+from meshd.model.plan import AskCloud, Move, Step
+from meshd.plan import arriving, leaving, unclear_launch
+from meshd.plan.plan_input import PlanInput
+from meshd.provider_api import InstanceState
+
+
+def next_step(machine: Machine, given: PlanInput) -> Step | None:
+    """The step that it needs now."""
+    return _BY_PHASE[machine.phase](machine, given)
+
+
+def _there(machine: Machine, given: PlanInput) -> Step | None:
+    if machine.removal:
+        return Move(machine.name, machine.reason or "no longer needed", Phase.TERMINATING)
+    instance = given.instance(machine)
+    if instance is not None and instance.state is InstanceState.STOPPED:
+        return None  # it is complete, or gave up
+    step = leaving.ended_step(machine, given, "while its image was made")
+    if isinstance(step, Move):
+        return Move(machine.name, step.reason, Phase.TERMINATING, step.reason, FailureCause.ENDED)
+    return step if isinstance(step, AskCloud) else None
+
+
+_BY_PHASE: dict[Phase, Callable[[Machine, PlanInput], Step | None]] = {
+    **dict.fromkeys(Phase, _there),
+    Phase.REQUESTED: arriving.requested,
+    Phase.LAUNCHING: unclear_launch.launching,
+    Phase.TERMINATING: leaving.terminating,
+    Phase.LOST: leaving.terminating,
+    Phase.GONE: leaving.gone,
+}

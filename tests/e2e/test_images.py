@@ -1,0 +1,54 @@
+"""Images: baked on a rented machine, and booted from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deploy.sandbox.clouds.ledger import Life, RentedMachine
+from tests.e2e.lab import Lab
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+
+SECRET_PATHS = (
+    "/etc/munge/munge.key", "/var/lib/tailscale/tailscaled.state", "/etc/meshd-node", "/var/lib/meshd-node",
+    "/var/lib/cloud/instance",
+)  # fmt: skip
+
+
+def rented(lab: Lab) -> list[RentedMachine]:
+    return lab.cluster.clouds.clouds["aws"].ledger.everything()
+
+
+async def test_an_image_is_baked_and_machines_boot_from_it(lab: Lab) -> None:
+    await lab.have(0)
+    answer = await lab.ask("image", "bake", "--provider", "aws", "--yes")
+    name = answer["name"]
+
+    async def baked() -> Any:
+        view = await lab.ask("image", "list")
+        bake = next(row for row in view["bakes"] if row["name"] == name)
+        assert bake["phase"] != "failed", bake["reason"]
+        return view if bake["phase"] == "done" else None
+
+    view = await lab.until(baked, "the image is ready")
+    (image,) = [row for row in view["images"] if row["name"] == name]
+    assert (image["state"], image["newest"], image["stale"]) == ("available", True, "")
+    assert image["slurm"].startswith("24.11") and image["tailscale"]
+
+    async def ended() -> bool:
+        return all(one.life is Life.ENDED for one in rented(lab) if one.token == name)
+
+    await lab.until(ended, "its machine is given back")
+    slots = {slot for slot in (await lab.slots()) if slot.endswith("-0")}
+    assert not slots, "it never was in Slurm"
+    await lab.scale(1)
+    (machine,) = [one for one in rented(lab) if one.life is not Life.ENDED]
+    assert machine.image == image["id"]
+    (row,) = [row for row in (await lab.ask("image", "list"))["images"] if row["id"] == image["id"]]
+    assert row["machines"] == [machine.token]
+    layer = lab.cluster.world.hypervisor.image_layer(image["id"])
+    assert [path for path in SECRET_PATHS if (layer / path.lstrip("/")).is_file()] == []
+    assert not list((layer / "etc/ssh").glob("ssh_host_*key"))
+    assert (layer / "etc/machine-id").read_text() == ""
