@@ -135,7 +135,7 @@ class Slurm:
         return JobSignal("USR1")
 
     async def send_signal(self, job: str, signal: JobSignal) -> None:
-        self.orders.append(f"signal {job} {signal.name}")
+        self.orders.append(f"signal {job}")
 
     async def requeue(self, job: str) -> None:
         self.orders.append(f"requeue {job}")

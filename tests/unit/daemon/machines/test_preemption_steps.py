@@ -34,14 +34,14 @@ async def test_a_job_whose_script_cannot_be_read_is_told_when_it_can(small: Smal
     assert (small.slurm.orders, small.get(TAKEN.name).jobs_signalled_at) == ([], None)
     small.slurm.unread = set()
     await tell(small, "7")
-    assert small.slurm.orders == ["signal 7 USR1"]
+    assert small.slurm.orders == ["signal 7"]
     assert small.get(TAKEN.name).jobs_signalled_at == NOW
 
 
 async def test_a_job_that_has_ended_keeps_no_other_from_its_signal(small: Small) -> None:
     small.slurm.unread = {"7"}
     await tell(small, "7", "8")
-    assert small.slurm.orders == ["signal 8 USR1"]
+    assert small.slurm.orders == ["signal 8"]
     assert small.get(TAKEN.name).jobs_signalled_at == NOW
 
 
