@@ -133,6 +133,12 @@ keep() {
   : >$FOUND/complete
 }
 
+same() {
+  if [ -L "$1" ]; then [ "$(readlink "$1")" = "$(readlink "$2")" ]; else
+    cmp -s "$1" "$2" && [ "$(stat -c '%a %u %g' "$1")" = "$(stat -c '%a %u %g' "$2")" ]
+  fi
+}
+
 names() { find /var/lib/apt/lists -mindepth 1 2>/dev/null | sort; }
 
 list_packages() { dpkg-query -W -f '${db:Status-Status} ${binary:Package} ${Version}\n' | sort; }
@@ -158,7 +164,7 @@ go_back() {
   } >$off/gone
   take_off $off
   (cd $FOUND/root && find . ! -type d) | while IFS= read -r file; do
-    cmp -s "$FOUND/root/$file" "/$file" || cp -a --remove-destination "$FOUND/root/$file" "/$file"
+    same "$FOUND/root/$file" "/$file" || cp -aT --remove-destination "$FOUND/root/$file" "/$file"
   done
   forget_meshd
 }

@@ -18,7 +18,7 @@ take_off() {
   if [ -d "$1/root" ]; then
     (cd "$1/root" && find . ! -type d) | while IFS= read -r file; do
       [ -d "/${file%/*}" ] || mkdir -p "/${file%/*}"
-      cp -a --remove-destination "$1/root/$file" "/$file"
+      cp -aT --remove-destination "$1/root/$file" "/$file"
     done
   fi
   if [ -e "$1/gone" ]; then

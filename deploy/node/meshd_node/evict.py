@@ -121,7 +121,7 @@ def prepare(paths: Paths) -> None:
             gone.append(f"/{inside}")
         else:
             (root / inside).parent.mkdir(parents=True, exist_ok=True)
-            run(["cp", "-a", "--remove-destination", name, str(root / inside)], 60.0)
+            run(["cp", "-aT", "--remove-destination", name, str(root / inside)], 60.0)
     old = paths.host_lib / "found/root/var/lib/tailscale"
     if old.is_dir():
         (root / "var/lib").mkdir(parents=True, exist_ok=True)
