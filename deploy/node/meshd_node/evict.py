@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from .before import HOST, TABLES, Before, installed
+from .before import HOST, SEEN_BY_APT, TABLES, Before, installed, scan
 from .console import say
 from .errors import HeadRefused, HeadUnreachable, NodeError
 from .files import read_json, write_atomic
@@ -21,7 +21,7 @@ from .headlink import HeadLink
 from .host_node import become
 from .node import Node
 from .paths import Paths
-from .snapshot import ABSENT, DIRECTORY, take
+from .snapshot import ABSENT, DIRECTORY, Snapshot, put, take
 from .tools import find, run
 from .undo import judge, remove_tree, take_back
 
@@ -72,7 +72,9 @@ def restore(paths: Paths) -> list[str]:
     # First the accounts that meshd made: scripts of packages refuse to delete some of them, and then fail.
     left = take_back(before, HOST, paths, skip=lambda path: path not in tables)
     judge(before, HOST)
+    seen = scan(paths.root, SEEN_BY_APT, before.store)
     left += purge(facts.get("packages", []))
+    _without_traces(before, seen, scan(paths.root, SEEN_BY_APT))
     later = set(_files_of(facts.get("script packages", [])))
     left += take_back(before, HOST, paths, skip=lambda path: path in later or "meshd-host.service" in path)
     for name in facts.get("absent", []):
@@ -84,6 +86,15 @@ def restore(paths: Paths) -> list[str]:
     left = list(dict.fromkeys([*saved, *left]))
     write_atomic(paths.not_restored, json.dumps({"lines": left}).encode(), 0o600)
     return left
+
+
+def _without_traces(before: Before, old: dict[str, Snapshot], new: dict[str, Snapshot]) -> None:
+    """Put back what the removal of packages has changed and their installation had not, e.g. ucf's registry."""
+    known = {record.path for record in before.logs[HOST].records}
+    for name in sorted({*old, *new} - known):
+        was = old.get(name, Snapshot())
+        if not was.same(new.get(name, Snapshot())):
+            put(Path(name), was, before.store)
 
 
 def purge(names: Iterable[str]) -> list[str]:
