@@ -47,7 +47,7 @@ TABLES = tuple(f"etc/{name}{end}" for name in _TABLES for end in ("", "-"))
 SEEN_BY_ACCOUNTS = (*TABLES, "etc/.pwd.lock")
 
 CHANGERS = {
-    **dict.fromkeys(("apt-get", "dpkg"), SEEN_BY_APT),
+    **dict.fromkeys(("apt-get", "dpkg", "deb-systemd-helper"), SEEN_BY_APT),
     **dict.fromkeys(("useradd", "usermod", "groupadd", "groupmod"), SEEN_BY_ACCOUNTS),
 }
 """The programs that the agent runs and that change the machine's files, and where."""

@@ -100,6 +100,7 @@ def _ensure(
             tries += 1
             why, clean = _try(paths, missing)
             if not why:
+                _not_at_boot(paths, missing)
                 return
             text = f"cannot install {wanted} (try {tries}): {why}"
             if text.partition(": ")[2] != last:
@@ -118,6 +119,14 @@ def _ensure(
     finally:
         if held:
             paths.policy_rc_d.unlink(missing_ok=True)
+
+
+def _not_at_boot(paths: Paths, names: Sequence[str]) -> None:
+    """On an owned machine, which boots when it is no node too, the agent alone starts these services."""
+    helper = find("deb-systemd-helper") if paths.host_file.exists() else ""
+    for unit in ("slurmd", "munge"):
+        if helper and unit in names:
+            run([helper, "disable", f"{unit}.service"], TRY_TIMEOUT_S, check=False)
 
 
 def _try(paths: Paths, missing: Sequence[str]) -> tuple[str, bool]:
