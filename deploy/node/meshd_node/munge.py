@@ -16,7 +16,7 @@ from .headlink import HeadLink
 from .paths import Paths
 from .services import Service
 from .tools import run
-from .users import Account, make_dir
+from .users import Account, give, make_dir
 
 SOCKET_WAIT_S = 20.0
 STEP_S = 0.01
@@ -54,6 +54,8 @@ def put_dirs(paths: Paths, account: Account) -> None:
     make_dir(paths.munge_lib, account, 0o711)
     make_dir(paths.munge_log, account, 0o700)
     make_dir(paths.munge_run, account, 0o755)
+    for path in (paths.munge_lib, paths.munge_log):
+        give(path, account)  # the image's munged may have run under another number
 
 
 def stage_key(paths: Paths, key: bytes, account: Account) -> None:
