@@ -40,6 +40,7 @@ providers = ["static", "aws"]
 ALLOWED = {
     "var/lib/dpkg/diversions-old": "dpkg's copy of the file before its last change",
     "var/lib/dpkg/status-old": "dpkg's copy of the file before its last change",
+    "var/lib/munge/munged.seed": "munged writes other random bytes each time it stops",
 }
 """What may differ on a disk from which meshd was taken off, and why."""
 
@@ -160,8 +161,6 @@ async def test_a_machine_that_no_cloud_knows(owners: Lab, lab: Lab, figure: Call
         await lab.until(again, "tower has booted again")
         row = (await node_of(lab, "tower"))["tower"]
         assert row["slot"] == slot
-        jobs = (await tower.run("systemctl", "list-jobs", "--no-legend")).text
-        figure(f"jobs of systemd after the reboot: {jobs or 'none'}")
         figure("the same machine after the reboot" if row["machine"] == machine else "another machine after the reboot")
 
         began = time.monotonic()
