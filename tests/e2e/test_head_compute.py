@@ -13,7 +13,12 @@ import pytest_asyncio
 from deploy.sandbox import proc
 from tests.e2e.lab import USER, WAIT_FOR_WORD, Lab
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.nightly,  # tests/integration/test_head_compute.py has the same with real Slurm in each run
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(600),
+]
 
 CONF = "/etc/slurm/slurm.conf"
 FILES = "cat /etc/slurm/slurm.conf /etc/slurm/gres.conf; systemctl is-enabled slurmd; ls /etc/meshd-node"

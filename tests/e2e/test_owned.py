@@ -171,6 +171,7 @@ async def test_a_machine_that_no_cloud_knows(owners: Lab, lab: Lab, figure: Call
         assert "tower" not in await lab.devices()
 
 
+@pytest.mark.nightly  # tests/unit/node/test_node_invitation.py has each refusal
 async def test_a_machine_that_is_refused_stays_as_it_was(owners: Lab, lab: Lab) -> None:
     async with owned(lab, "attic") as (attic,):
         first = await attic.manifest()

@@ -12,7 +12,12 @@ from deploy.sandbox.mirror import Mirror, ensure_mirror
 from deploy.sandbox.owned import OwnedMachine
 from tests.e2e.lab import Lab
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.nightly,  # tests/unit/daemon/hosts and test_owned.py prove the parts
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(900),
+]
 
 TABLES = """\
 [pools.h100]
