@@ -38,14 +38,16 @@ class JoinTokenWatch:
             del self._seen[next(iter(self._seen))]
 
     def problems(self, now: datetime) -> list[ProblemView]:
-        """The tries of the last 15 minutes."""
+        """The tries of the last 15 minutes with tokens of machines that are not gone: no others open anything."""
         self._seen = {pair: seen for pair, seen in self._seen.items() if now - seen[1] < SHOWN_FOR}
+        alive = {machine.name for machine in self._journal.machines()}
         return [
             problem(
                 ProblemCode.JOIN_TOKEN_REFUSED, "warning", f"a caller from {machine} was refused: {reason}",
                 _cure(code, machine), machine=machine,
             )
             for (machine, code), (reason, _) in sorted(self._seen.items())
+            if machine in alive
         ]  # fmt: skip
 
 
