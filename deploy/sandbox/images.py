@@ -288,9 +288,12 @@ async def ensure_uml_image(name: str) -> MachineImage:
 
 
 async def ensure_uml_kernel() -> Path:
-    """A directory with the kernel as a program, `linux.uml`, and with `files`: its modules, and the first process."""
-    files = _IMAGE / "uml"
-    key = cache.recipe_key(UML_PACKAGE, *_UML_MASKED, *_UML_LEGACY, *trees.contents(files))
+    """A directory with the kernel as a program, `linux.uml`, and with `files`: its modules, and the first process.
+
+    `xstate.so` beside it is for processors that Debian's kernel is too old for (launch_uml.sh).
+    """
+    files, xstate = _IMAGE / "uml", _IMAGE / "xstate.c"
+    key = cache.recipe_key(UML_PACKAGE, *_UML_MASKED, *_UML_LEGACY, xstate.read_bytes(), *trees.contents(files))
 
     async def build(root: Path) -> None:
         log = cache.log_file("uml-kernel")
@@ -300,6 +303,8 @@ async def ensure_uml_kernel() -> Path:
             unpacked = root / "unpacked"
             await proc.run(["dpkg-deb", "--extract", package, unpacked], timeout_s=_UNPACK_TIMEOUT_S, log=log)
             (unpacked / "usr/bin/linux.uml").rename(root / "linux.uml")
+            cc = ["cc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", root / "xstate.so", xstate, "-ldl"]
+            await proc.run(cc, timeout_s=60, log=log)
             modules = root / "files/usr/lib/modules"
             modules.parent.mkdir(parents=True)
             (unpacked / "usr/lib/uml/modules").rename(modules)

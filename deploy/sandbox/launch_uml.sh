@@ -13,4 +13,4 @@ shift
 mkdir -p "/sys/fs/cgroup/$cgroup"
 echo $$ >"/sys/fs/cgroup/$cgroup/cgroup.procs"
 # Not exec: whoever looks for the machine's first process looks below a process below this one.
-nice -n 5 unshare --pid --fork --kill-child "$@"
+nice -n 5 unshare --pid --fork --kill-child env "LD_PRELOAD=${1%/*}/xstate.so" "$@"
