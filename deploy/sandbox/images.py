@@ -303,8 +303,8 @@ async def ensure_uml_kernel() -> Path:
             unpacked = root / "unpacked"
             await proc.run(["dpkg-deb", "--extract", package, unpacked], timeout_s=_UNPACK_TIMEOUT_S, log=log)
             (unpacked / "usr/bin/linux.uml").rename(root / "linux.uml")
-            cc = ["cc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", root / "xstate.so", xstate, "-ldl"]
-            await proc.run(cc, timeout_s=60, log=log)
+            shared = root / "xstate.so"
+            await proc.run(["cc", "-O2", "-shared", "-fPIC", "-o", shared, xstate, "-ldl"], timeout_s=60, log=log)
             modules = root / "files/usr/lib/modules"
             modules.parent.mkdir(parents=True)
             (unpacked / "usr/lib/uml/modules").rename(modules)
