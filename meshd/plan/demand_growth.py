@@ -255,7 +255,7 @@ class DemandGrowth:
         return not (kept or ordered or strangers) and node is not None and "COMPLETING" not in node.states
 
     def _count_on(self, nodes: Iterable[Machine]) -> None:
-        """Keep slots open for the money of these: opening them anew would bring the job back before they are gone."""
+        """Keep slots open for the money of these: reopening them would bring the job back before they are gone."""
         self._let_go |= {m.name: micros(m.usd_per_hour) for m in nodes if not leaves_soon(m, self._given)}
 
     def _goes_elsewhere(self, reason: str) -> _Refusal:

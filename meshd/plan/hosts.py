@@ -110,7 +110,7 @@ class Bound:
     def requests(
         self, pool: Pool, target: Target, missing: int, reason: str, money: Money, besides: Collection[str] = ()
     ) -> Iterator[RequestMachine]:
-        """Machines of sleeping hosts for so many missing units: the cheapest first, and none that is too large.
+        """Machines of sleeping hosts for the missing units: the cheapest first, and none that is too large.
 
         Args:
             pool: the pool.

@@ -18,7 +18,7 @@ from meshd.store.journal import Journal
 
 _BAKE: Final = TypeAdapter(Bake)
 KEPT: Final = 100
-"""So many that are over are kept."""
+"""How many of those that are over stay in the journal."""
 
 
 class Bakes:

@@ -129,7 +129,7 @@ class Log:
             self._write({"n": record.number, "after": after.as_json() if after else None}, sync=True)
 
     def restate(self, record: Record, before: Snapshot, after: Snapshot) -> None:
-        """Say it anew, since somebody else has changed the path: it is `after` now, and has to become `before`."""
+        """Correct the record after somebody else changed the path: it is `after` now, and has to become `before`."""
         record.before, record.after = before, after
         self._write({"n": record.number, "before": before.as_json(), "after": after.as_json()}, sync=True)
 

@@ -279,7 +279,7 @@ def _hardware(facts: NodeFacts | None) -> NodeFacts | None:
 
 
 async def _until(changed: asyncio.Event, sleep: Callable[[float], Awaitable[None]], seconds: float) -> None:
-    """Return when it is set, or after so many seconds."""
+    """Return when it is set, or at the latest after the given seconds."""
     waits = [asyncio.ensure_future(changed.wait()), asyncio.ensure_future(sleep(seconds))]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
