@@ -59,15 +59,24 @@ def _release(version: str) -> str:
     return found[0] if found else version
 
 
-def prunable(images: Sequence[Image], used: Collection[str], bakes: Iterable[Bake]) -> Iterator[Image]:
-    """The images to delete: not the newest of their place, not one that a machine runs from or is being made."""
+def prunable(
+    images: Sequence[Image], used: Collection[str], bakes: Iterable[Bake], *, with_newest: bool = False
+) -> Iterator[Image]:
+    """The images to delete: not one that a machine runs from or that is being made.
+
+    Args:
+        images: all.
+        used: ids of those from which a machine has booted that is still there.
+        bakes: what is or was being made.
+        with_newest: also the newest image of each place.
+    """
     making = {bake.name for bake in bakes if bake.active}
     for one in images:
         if one.name in making or one.id in used:
             continue
         best = newest(images, one.provider, one.region, one.arch)
-        outdated = one.state is ImageState.AVAILABLE and best is not None and best.id != one.id
-        if outdated or one.state in _HALF:
+        outdated = best is not None and best.id != one.id
+        if one.state in _HALF or (one.state is ImageState.AVAILABLE and (outdated or with_newest)):
             yield one
 
 

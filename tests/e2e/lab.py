@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 from deploy.sandbox import proc
+from deploy.sandbox.clouds.aws_images import StoredImage
 from deploy.sandbox.clouds.host import BootDefaults
 from deploy.sandbox.clouds.ledger import Life, RentedMachine
 from deploy.sandbox.cluster import Cluster
@@ -578,10 +579,14 @@ class Lab:
             await self.write_settings(self._settings)
             self._dirty = False
         await self.head.run("systemctl", "start", *SERVICES, timeout_s=60)
-        if keep and await self._all_fit():
+        if keep and not self.images() and await self._all_fit():
             return
         await self._target(0)
         await self.nothing_left()
+        if self.images():
+            # Machines would boot from it, whatever image the next scenario wants.
+            assert not (await self.ask("image", "prune", "--all", "--yes"))["failed"]
+            assert not self.images()
         self._scenario = ""
 
     async def _all_fit(self) -> bool:
@@ -605,6 +610,10 @@ class Lab:
             return await self.until(look, "the machines are idle", FIT_S) == "fit"
         except AssertionError:
             return False
+
+    def images(self) -> list[StoredImage]:
+        """The images that exist on the account of aws."""
+        return [image for image in self.cluster.clouds.ec2.images.images if image.registered or image.snapshot_there]
 
     async def nothing_left(self) -> None:
         """No machine costs money, no device is left, Slurm has free slots only."""

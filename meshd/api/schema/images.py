@@ -93,9 +93,14 @@ class ImagesView(Document):
 
 
 class PruneRequest(DryRunRequest):
-    """Delete the images that are neither the newest of their place nor in use, and what is left of others."""
+    """Delete the images that are neither the newest of their place nor in use, and what is left of others.
+
+    Attributes:
+        newest: also the newest ones that are not in use: machines boot from the cloud's own again.
+    """
 
     provider: Annotated[str, Field(max_length=40)] = Field("", description="empty: of all")
+    newest: bool = False
 
 
 class PruneAnswer(Document):

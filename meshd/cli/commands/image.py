@@ -75,13 +75,14 @@ def list_images(session: Session, *, watch: bool, as_json: bool) -> None:
 
 @command.command("prune")
 @click.option("--provider", default="", metavar="NAME", help="[default: all]")
+@click.option("--all", "newest", is_flag=True, help="Also the newest of each region, unless a machine runs from it.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @yes_option
 @as_json_option
 @click.pass_obj
-def prune(session: Session, *, provider: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+def prune(session: Session, *, provider: str, newest: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Delete images that are neither the newest of their region nor in use, and what is left of others."""
-    request = PruneRequest(provider=provider, dry_run=True)
+    request = PruneRequest(provider=provider, newest=newest, dry_run=True)
     answer = session.ask(lambda head: head.call(endpoints.PRUNE_IMAGES, request))
     if answer.images and not dry_run:
         if not as_json:

@@ -110,18 +110,18 @@ class ImageService:
         """All images and what is being made, newest first."""
         return self._view()
 
-    async def prune(self, request: s.PruneRequest, _actor: Actor) -> s.PruneAnswer:
+    async def prune(self, request: s.PruneRequest, actor: Actor) -> s.PruneAnswer:
         """Delete old images."""
         await self._controller.look()
         images = self._controller.all()
-        doomed = list(plan.prunable(images, self._used(), self._bakes.all()))
+        doomed = list(plan.prunable(images, self._used(), self._bakes.all(), with_newest=request.newest))
         doomed = [one for one in doomed if not request.provider or one.provider == request.provider]
         rows = {row.id: row for row in self._view().images}
         failed: list[str] = []
         if not request.dry_run:
             for image in doomed:
                 try:
-                    await self._controller.delete(image, "it is not the newest, and no machine runs from it")
+                    await self._controller.delete(image, f"{actor.user} prunes images, and no machine runs from it")
                 except ProviderError as error:
                     failed.append(f"{image.id}: {error}")
             await self._controller.look()

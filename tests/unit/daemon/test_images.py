@@ -207,6 +207,8 @@ async def test_prune_keeps_the_newest_and_those_in_use(room: Room) -> None:
     assert [row.name for row in dry.images] == [names[1]] and room.rig.stored_images() == 3
     await room.parts.service.prune(s.PruneRequest(), ROOT)
     assert {one.name for one in room.parts.controller.all()} == {names[0], names[2]}
+    await room.parts.service.prune(s.PruneRequest(newest=True), ROOT)
+    assert {one.name for one in room.parts.controller.all()} == {names[0]}, "a machine runs from it"
 
 
 async def test_leftovers_are_deleted_when_they_are_seen(room: Room) -> None:

@@ -57,6 +57,9 @@ def test_what_is_pruned() -> None:
     ]  # fmt: skip
     making = [bake(image(8).name, BakePhase.COPYING), bake(image(4).name, BakePhase.FAILED)]
     assert {one.id for one in prunable(images, {"ami-2"}, making)} == {"ami-1", "ami-4", "ami-5"}
+    assert {one.id for one in prunable(images, {"ami-2"}, making, with_newest=True)} == {
+        "ami-1", "ami-3", "ami-4", "ami-5", "ami-9",
+    }  # fmt: skip
     assert {one.id for one in half(images, making)} == {"ami-4", "ami-5"}
 
 
