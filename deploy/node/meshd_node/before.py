@@ -1,8 +1,8 @@
 """Keeps what was on an owned machine before meshd changed it, so that all of it can be put back.
 
-Python's audit hook shows this process each change of a file before it happens, whoever in the agent makes it: no writer
-has to remember anything. A change whose original cannot be kept does not happen. What programs change (apt, useradd,
-a set-up script) is seen by looking at the places before and after: `around`.
+`audit` shows each change of a file before it happens, whoever in the agent makes it: no writer has to remember it. A
+change whose original cannot be kept does not happen. What programs change (apt, useradd, a set-up script) is seen by
+looking at the places before and after: `around`.
 
 There are two layers. `node` is what one stay as a node changed: it is taken back when the machine is free again.
 `host` is what the whole stay in the cluster changed, packages above all: it is taken back when the machine is evicted.
@@ -10,20 +10,18 @@ There are two layers. `node` is what one stay as a node changed: it is taken bac
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Union
+from typing import Union
 
 from . import tools
 from .errors import NodeError
 from .paths import Paths
-from .snapshot import ABSENT, DIRECTORY, FILE, LINK, Snapshot, Store, from_json, take
+from .record import Log, Record
+from .snapshot import ABSENT, DIRECTORY, FILE, Snapshot, Store, take
 
 HOST, NODE = "host", "node"
 LAYERS = (HOST, NODE)
@@ -53,110 +51,7 @@ CHANGERS = {
 """The programs that the agent runs and that change the machine's files, and where."""
 _INSTALLERS = ("apt-get", "dpkg", "setup")
 
-_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_Event = Callable[["Before", tuple[Any, ...]], None]
 _After = Union[Snapshot, Callable[[Snapshot], Snapshot], None]
-
-
-@dataclass
-class Record:
-    """One change, or several one after the other, of one path.
-
-    Attributes:
-        number: unique in its layer.
-        path: absolute, as on the machine.
-        before: what was there.
-        after: what the change left there; None where nobody knows.
-        ours: at the begin of the undo it was as `after` says.
-        undone: it is taken back.
-    """
-
-    number: str
-    path: str
-    before: Snapshot
-    after: Snapshot | None = None
-    ours: bool = False
-    undone: bool = False
-
-
-class Log:
-    """The records of one layer: a file to which lines are added, and which survives a cut of power at any time."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.records: list[Record] = []
-        self.facts: dict[str, Any] = {}
-        self._count = 0
-        self._load()
-
-    def _load(self) -> None:
-        by_number: dict[str, Record] = {}
-        try:
-            lines = self.file.read_bytes().splitlines()
-        except FileNotFoundError:
-            return
-        for line in lines:
-            with suppress(ValueError, TypeError, KeyError):  # the last line may be cut
-                value = json.loads(line)
-                if "fact" in value:
-                    self._learn(value["fact"], value["value"])
-                    continue
-                record = by_number.get(value["n"])
-                if record is None:
-                    record = Record(value["n"], value["path"], from_json(value["before"]))
-                    by_number[record.number] = record
-                    self.records.append(record)
-                record.before = from_json(value["before"]) if "before" in value else record.before
-                if "after" in value:
-                    record.after = from_json(value["after"]) if value["after"] else None
-                record.ours = record.ours or bool(value.get("ours"))
-                record.undone = record.undone or bool(value.get("undone"))
-        self._count = len(self.records)
-
-    def add(self, path: str, before: Snapshot, after: Snapshot | None = None, sync: bool = True) -> Record:
-        """Record a change that is about to happen."""
-        self._count += 1
-        record = Record(f"{self._count}-{os.getpid()}", path, before, after)
-        self.records.append(record)
-        value = {"n": record.number, "path": path, "before": before.as_json()}
-        self._write({**value, "after": after.as_json()} if after else value, sync)
-        return record
-
-    def settle(self, record: Record, after: Snapshot | None) -> None:
-        """Say what the change leaves."""
-        if record.after is None or after is None or not record.after.same(after):
-            record.after = after
-            self._write({"n": record.number, "after": after.as_json() if after else None}, sync=True)
-
-    def restate(self, record: Record, before: Snapshot, after: Snapshot) -> None:
-        """Correct the record after somebody else changed the path: it is `after` now, and has to become `before`."""
-        record.before, record.after = before, after
-        self._write({"n": record.number, "before": before.as_json(), "after": after.as_json()}, sync=True)
-
-    def mark(self, record: Record, word: str) -> None:
-        """Say of a record that it is `ours` or `undone`."""
-        setattr(record, word, True)
-        self._write({"n": record.number, word: True}, sync=True)
-
-    def learn(self, name: str, value: list[str]) -> None:
-        """Add to a fact: the packages that came, the host's name, ..."""
-        if value:
-            self._learn(name, value)
-            self._write({"fact": name, "value": value}, sync=True)
-
-    def _learn(self, name: str, value: list[str]) -> None:
-        known = self.facts.setdefault(name, [])
-        known += [one for one in value if one not in known]
-
-    def _write(self, value: dict[str, Any], sync: bool) -> None:
-        self.file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
-        fd = os.open(str(self.file), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(fd, b"\n" + json.dumps(value, separators=(",", ":")).encode() + b"\n")
-            if sync:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 def _fresh(file: Path) -> Log:
@@ -170,6 +65,9 @@ class Before:
     Args:
         paths: the machine's paths.
         layer: to which the changes of this process belong.
+
+    Attributes:
+        lock: one thread at a time keeps something.
     """
 
     def __init__(self, paths: Paths, layer: str = NODE) -> None:
@@ -178,7 +76,7 @@ class Before:
         self.directory = paths.before
         self.store = Store(self.directory / "contents")
         self.logs = {name: Log(self.directory / f"{name}.log") for name in LAYERS}
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._busy = threading.local()
         self._open: dict[str, Record] = {}
         for record in self.logs[layer].records:
@@ -186,22 +84,6 @@ class Before:
                 self._open[record.path] = record
 
     # -- what this process does itself ----------------------------------------------------------------------------
-
-    def watch(self) -> None:
-        """Keep what this process changes, from now on to its end."""
-        sys.addaudithook(self._audit)
-        tools.use_around(self.around)
-
-    def _audit(self, event: str, words: tuple[Any, ...]) -> None:
-        work = _EVENTS.get(event)
-        if work is None or getattr(self._busy, "now", False):
-            return
-        self._busy.now = True
-        try:
-            with self._lock:
-                work(self, words)
-        finally:
-            self._busy.now = False
 
     def keep(self, path: Path, after: _After = None, content: bool = True) -> None:
         """Keep what is at a path, which is about to change.
@@ -230,6 +112,12 @@ class Before:
             self._open[name] = log.add(name, now, after, sync=content)
         elif after is not None or not known:
             log.settle(record, after)
+
+    def keep_hostname(self) -> None:
+        """Keep the kernel's host name, which is about to change."""
+        log = self.logs[self._layer]
+        if not log.facts.get("hostname"):
+            log.learn("hostname", [os.uname().nodename])
 
     def secret(self, path: Path) -> bool:
         """Whether what meshd puts there must not be kept anywhere else."""
@@ -278,14 +166,14 @@ class Before:
             yield
             return
         installs = program in _INSTALLERS
-        with self._quiet():
+        with self.quiet():
             before = scan(self._root, places, self.store)
             names = names_of_apt(self._root) if installs else {}
             packages = installed() if installs else {}
         try:
             yield
         finally:
-            with self._quiet():
+            with self.quiet():
                 self.note(before, scan(self._root, places))
                 if installs:
                     self.note(names, {**names, **names_of_apt(self._root, names)})
@@ -295,7 +183,7 @@ class Before:
         """Record in the layer `host` what differs between two looks at the same places."""
         log = self.logs[HOST]
         last = {record.path: record for record in log.records if not record.undone}
-        with self._lock:
+        with self.lock:
             for name in sorted({*before, *after}):
                 old, new = before.get(name, Snapshot()), after.get(name, Snapshot())
                 if self._ignored(name) or old.same(new):
@@ -317,10 +205,17 @@ class Before:
             f"{name} {before[name]} -> {after[name]}" for name in after if before.get(name, after[name]) != after[name]
         ])  # fmt: skip
 
+    # -- what meshd does to keep it -------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether this thread is quiet."""
+        return bool(getattr(self._busy, "now", False))
+
     @contextmanager
-    def _quiet(self) -> Iterator[None]:
-        """What this thread does itself meanwhile is no change."""
-        was, self._busy.now = getattr(self._busy, "now", False), True
+    def quiet(self) -> Iterator[None]:
+        """What this thread does meanwhile is no change."""
+        was, self._busy.now = self.busy, True
         try:
             yield
         finally:
@@ -379,123 +274,3 @@ def parse_packages(lines: Sequence[str]) -> dict[str, str]:
     """The packages that have files here, from dpkg-query's lines: status, name, version."""
     rows = (line.split() for line in lines)
     return {row[1]: row[2] for row in rows if len(row) == 3 and row[0] not in ("not-installed", "config-files")}
-
-
-# -- Python's events: https://docs.python.org/3/library/audit_events.html ---------------------------------------------
-
-
-def _at(path: Any, dir_fd: Any = -1) -> Path | None:
-    """The absolute path of an event's path, its directory without links; None where it has none."""
-    if isinstance(path, int):
-        try:
-            name = os.readlink(f"/proc/self/fd/{path}")  # noqa: PTH115
-        except OSError:
-            return None
-        return Path(name) if name.startswith("/") and not name.endswith(" (deleted)") else None
-    try:
-        text = os.fsdecode(path)
-    except TypeError:
-        return None
-    if not text.startswith("/") and isinstance(dir_fd, int) and dir_fd >= 0:
-        try:
-            text = f"{os.readlink(f'/proc/self/fd/{dir_fd}')}/{text}"  # noqa: PTH115
-        except OSError:
-            return None
-    directory, name = os.path.split(os.path.abspath(text))  # noqa: PTH100
-    return Path(os.path.realpath(directory)) / name
-
-
-def _on_open(before: Before, words: tuple[Any, ...]) -> None:
-    path, _, flags = words
-    if isinstance(path, int) or not isinstance(flags, int) or not flags & _WRITES:
-        return
-    found = _at(path)
-    if found is None:
-        return
-    if not flags & os.O_NOFOLLOW:
-        found = Path(os.path.realpath(str(found)))
-    before.keep(found)
-
-
-def _on_rename(before: Before, words: tuple[Any, ...]) -> None:
-    source, target = _at(words[0], words[2]), _at(words[1], words[3])
-    if source is None or target is None:
-        return
-    comes = take(source, None if before.secret(target) else before.store)
-    before.keep(target, replace(comes, whole=True) if comes.kind == DIRECTORY else comes)
-    before.keep(source, Snapshot())
-
-
-def _on_remove(before: Before, words: tuple[Any, ...]) -> None:
-    found = _at(words[0], words[1])
-    if found is not None:
-        before.keep(found, Snapshot())
-
-
-def _on_mkdir(before: Before, words: tuple[Any, ...]) -> None:
-    found = _at(words[0], words[2])
-    if found is not None and found.parent.exists() and not found.exists():
-        before.keep(found)
-
-
-def _on_symlink(before: Before, words: tuple[Any, ...]) -> None:
-    found = _at(words[1], words[2])
-    if found is not None:
-        before.keep(found, Snapshot(LINK, to=os.fsdecode(words[0]), uid=os.geteuid(), gid=os.getegid()))
-
-
-def _on_link(before: Before, words: tuple[Any, ...]) -> None:
-    found = _at(words[1], words[3])
-    if found is not None:
-        before.keep(found)
-
-
-def _on_chmod(before: Before, words: tuple[Any, ...]) -> None:
-    found, mode = _at(words[0], words[2]), words[1]
-    if found is not None:
-        before.keep(found, lambda now: replace(now, mode=mode & 0o7777), content=False)
-
-
-def _on_chown(before: Before, words: tuple[Any, ...]) -> None:
-    found, uid, gid = _at(words[0], words[3]), words[1], words[2]
-    if found is not None:
-        before.keep(
-            found,
-            lambda now: replace(now, uid=now.uid if uid == -1 else uid, gid=now.gid if gid == -1 else gid),
-            content=False,
-        )
-
-
-def _on_truncate(before: Before, words: tuple[Any, ...]) -> None:
-    found = _at(words[0])
-    if found is not None:
-        before.keep(found)
-
-
-def _on_setxattr(before: Before, words: tuple[Any, ...]) -> None:
-    found = _at(words[0])
-    if found is not None:
-        before.keep(found, content=False)
-
-
-def _on_hostname(before: Before, _words: tuple[Any, ...]) -> None:
-    log = before.logs[before._layer]
-    if not log.facts.get("hostname"):
-        log.learn("hostname", [os.uname().nodename])
-
-
-_EVENTS: dict[str, _Event] = {
-    "open": _on_open,
-    "os.rename": _on_rename,
-    "os.remove": _on_remove,
-    "os.rmdir": _on_remove,
-    "os.mkdir": _on_mkdir,
-    "os.symlink": _on_symlink,
-    "os.link": _on_link,
-    "os.chmod": _on_chmod,
-    "os.chown": _on_chown,
-    "os.truncate": _on_truncate,
-    "os.setxattr": _on_setxattr,
-    "os.removexattr": _on_setxattr,
-    "socket.sethostname": _on_hostname,
-}

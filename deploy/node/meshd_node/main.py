@@ -42,10 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     tun = options.tun == "yes" if options.tun else None
     use_console(paths.console)
     if paths.host_file.exists() and options.verb in ("run", "install", "reauth"):
+        from . import audit
         from .before import Before
 
         sys.dont_write_bytecode = True
-        Before(paths).watch()
+        audit.watch(Before(paths))
     try:
         if options.verb == "facts":
             from . import facts

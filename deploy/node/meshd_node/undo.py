@@ -16,10 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import lines
-from .before import Before, Log, Record
+from .before import Before
 from .console import say
 from .parse import plain
 from .paths import Paths
+from .record import Log, Record
 from .root_path import others_decide
 from .snapshot import ABSENT, DIRECTORY, FILE, Snapshot, put, take, text_of
 

@@ -25,12 +25,12 @@ import os, sys
 from pathlib import Path
 sys.path.insert(0, {node!r})
 sys.dont_write_bytecode = True
-from meshd_node import files
+from meshd_node import audit, files
 from meshd_node.before import Before
 from meshd_node.paths import Paths
 root = Path({root!r})
 etc = root / "etc"
-Before(Paths(root), {layer!r}).watch()
+audit.watch(Before(Paths(root), {layer!r}))
 """
 
 
