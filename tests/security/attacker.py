@@ -89,13 +89,15 @@ class Caller:
     base: str
     token: str = ""
 
-    async def call(self, method: str, path: str, body: Any = None, token: str | None = None) -> Answer:
-        """One call; `token` instead of the caller's own."""
+    async def call(
+        self, method: str, path: str, body: Any = None, token: str | None = None, data: Any = None
+    ) -> Answer:
+        """One call; `token` instead of the caller's own; `data` is a body that is no JSON, or comes in pieces."""
         word = self.token if token is None else token
         headers = {"Authorization": f"Bearer {word}"} if word else {}
-        async with self.session.request(method, self.base + path, json=body, headers=headers) as answer:
-            data = await answer.read()
-            return Answer(answer.status, json.loads(data) if answer.content_type == "application/json" else data)
+        async with self.session.request(method, self.base + path, json=body, data=data, headers=headers) as answer:
+            got = await answer.read()
+            return Answer(answer.status, json.loads(got) if answer.content_type == "application/json" else got)
 
     async def join(self, token: str | None = None, **body: Any) -> Answer:
         """POST /v1/join."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +66,40 @@ async def test_used_by_another_device(head: Head) -> None:
     assert (answer.status, answer.code) == (403, "invitation_used")
     assert "host_token" not in str(answer.body)
     assert head.host().device_id == "n-1"
+
+
+class Asked(dict[str, TailnetPeer]):
+    """The tailnet's devices, and whether the head has looked at the first one."""
+
+    def __init__(self, peers: dict[str, TailnetPeer]) -> None:
+        super().__init__(peers)
+        self.first = asyncio.Event()
+
+    def __getitem__(self, address: str) -> TailnetPeer:
+        if address == address_of(1):
+            self.first.set()
+        return super().__getitem__(address)
+
+
+async def test_of_two_devices_at_the_same_moment_one_wins(head: Head) -> None:
+    """The first one's call is accepted, and half of it is there, when the second one enrols."""
+    token, go_on = head.invited(), asyncio.Event()
+    head.peers[address_of(2)] = TailnetPeer("n-2", "thief", "100.64.0.3", online=True)
+    head.peers = asked = Asked(head.peers)
+
+    async def halves() -> AsyncIterator[bytes]:
+        data = json.dumps({"facts": facts_wire(gpus=[]), "tailnet": "own"}).encode()
+        yield data[:40]
+        await go_on.wait()
+        yield data[40:]
+
+    slow = asyncio.create_task(head.at(1).call("POST", "/v1/hosts/enrol", token=token, data=halves()))
+    await asyncio.wait_for(asked.first.wait(), 10)
+    assert (await head.at(2).enrol(token)).status == 200
+    go_on.set()
+    answer = await slow
+    assert (answer.status, answer.code) == (403, "invitation_used")
+    assert head.host().device_id == "n-2"
 
 
 async def test_used_late(head: Head) -> None:

@@ -143,6 +143,7 @@ class HostService:
 
     async def enrol(self, name: str, peer: TailnetPeer, body: EnrolIn) -> EnrolAnswer:
         """Make the machine the host, if it can be a node of its pool."""
+        self.check_invitation(name, peer)  # another device may have been faster while the body came
         host = self._get(name)
         self._check_device(host, peer)
         self._check_slurm(body)
