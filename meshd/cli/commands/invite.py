@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +14,11 @@ from meshd.api.schema import InviteAnswer, InviteRequest
 from meshd.cli.batch import ask_each, report_failures
 from meshd.cli.client import HeadClient
 from meshd.cli.errors import CliError, ExitCode
-from meshd.cli.fanout import Ended, Fanout
 from meshd.cli.invitation_file import Line, parse
+from meshd.cli.invitation_ssh import visit
 from meshd.cli.params.options import pool_option
 from meshd.cli.params.values import duration
 from meshd.cli.session import Session, say
-from meshd.cli.ssh import ssh_program
 from meshd.runtime.terminal import clean
 
 EXAMPLES = """\b
@@ -34,9 +31,6 @@ Examples:
 A line of the file:
   NAME [usd-per-hour=0.1] [ssh=root@10.0.0.5] [wake-mac=MAC] [wake-command='...'] [sleep-command='...']
 """
-SSH_AT_ONCE = 16
-SSH_TIMEOUT_S = 1800.0
-REMOTE = '[ "$(id -u)" = 0 ] && exec sh -s; exec sudo -n sh -s'
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +92,11 @@ def command(
     for answer in done:
         if not guests[answer.name].ssh:
             _hand_out(answer, output, several=file is not None)
-    ended = session.run(_visit(visits)) if visits else []
+    ended = session.run(visit(visits)) if visits else []
     report_failures(failed, len(guests))
     if bad := [one.name for one in ended if one.code != 0]:
         code = ExitCode.PARTLY if len(bad) < len(guests) else ExitCode.FAILED
-        raise CliError(f"the script failed on {', '.join(bad)}", "see its last lines above", code=code, kind="script")
+        raise CliError(f"{', '.join(bad)} did not become hosts", "the lines above say why", code=code, kind="script")
 
 
 def _read(file: Path | None) -> str:
@@ -149,18 +143,3 @@ def _hand_out(answer: InviteAnswer, output: str | None, *, several: bool) -> Non
     except OSError as error:
         raise CliError(f"{path} cannot be written: {error.strerror}", "name another file", kind="file") from None
     say(f"{answer.name} gets {answer.slot}. Until {until}, copy {path} to it and run there as root: sh {path.name}")
-
-
-async def _visit(visits: Sequence[tuple[InviteAnswer, str]]) -> list[Ended]:
-    """Run each script on its machine. It is the input of a shell there, so no secret is an argument."""
-    program, limit = ssh_program(), asyncio.Semaphore(SSH_AT_ONCE)
-
-    async def one(answer: InviteAnswer, to: str) -> Ended:
-        argv = [program, "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "--", to, REMOTE]
-        async with limit:
-            ended = await Fanout(1, SSH_TIMEOUT_S).feed(answer.name, argv, answer.script.encode())
-        for line in ended.output.decode("utf-8", "replace").splitlines()[-20:]:
-            say(f"{answer.name}: {line}")
-        return ended
-
-    return list(await asyncio.gather(*(one(answer, to) for answer, to in visits)))

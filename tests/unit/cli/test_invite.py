@@ -12,7 +12,9 @@ import pytest
 from meshd.api import endpoints
 from meshd.api.schema import HostRow, HostsView, InviteAnswer, InviteRequest, MachineAnswer
 from meshd.cli.errors import CliError
+from meshd.cli.fanout import Ended
 from meshd.cli.invitation_file import Line, parse
+from meshd.cli.invitation_ssh import cures
 from tests.unit.api.sim_head import SimHead
 from tests.unit.cli.conftest import Meshctl
 from tests.unit.cli.helpers import NOW
@@ -128,6 +130,33 @@ def test_over_ssh_the_script_is_the_input_of_a_shell(
     program.write_text("#!/bin/sh\necho no route to host >&2\nexit 255\n")
     ran = meshctl("invite", "--pool", "desk", "--name", "tower", "--ssh", "root@10.0.0.5")
     assert (ran.code, "tower: no route to host" in ran.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "word"),
+    [
+        (255, "Host key verification failed.", "`ssh root@10.0.0.5` once"),
+        (255, "mallory@10.0.0.5: Permission denied (publickey,password).", "ssh-copy-id root@10.0.0.5"),
+        (255, "ssh: Could not resolve hostname towr: Name or service not known", "address"),
+        (255, "ssh: connect to host 10.0.0.5 port 22: Connection refused", "is it on"),
+        (255, "ssh: connect to host 10.0.0.5 port 22: No route to host", "is it on"),
+        (255, "Connection timed out during banner exchange", "is it on"),
+        (255, "Timeout, server 10.0.0.5 not responding.", "is it on"),
+        (255, "Connection closed by 10.0.0.5 port 22", "is it on"),
+        (1, "sudo: a password is required", "root@10.0.0.5"),
+    ],
+)
+def test_what_keeps_ssh_from_running_the_script_has_a_cure(code: int, line: str, word: str) -> None:
+    (cure,) = cures(Ended("tower", code), [line], "root@10.0.0.5")
+    assert word in cure
+
+
+def test_what_the_script_says_is_left_alone() -> None:
+    line = "meshd: this machine stays as it is: munged runs here. Permission denied"
+    assert cures(Ended("tower", 1), [line], "root@10.0.0.5") == []
+    assert cures(Ended("tower", 0), ["done"], "root@10.0.0.5") == []
+    (cure,) = cures(Ended("tower", 124, timed_out=True), [], "root@10.0.0.5")
+    assert "30 min" in cure
 
 
 def test_hosts(head: SimHead, served: SimHead, meshctl: Meshctl) -> None:
