@@ -16,6 +16,7 @@ from tests.live import live_settings
 from tests.sources import fresh
 
 HEAD_IP = "100.64.0.1"
+SUFFIX = "mine.ts.net"
 DESK = Pool("desk", "", 0, 4, ("static", "aws"))
 """A pool for owned machines without GPUs."""
 
@@ -56,6 +57,7 @@ def host_parts(store: MachineStore, hosts: Hosts | None = None, **given: Any) ->
         "wake_host": Woken(),
         "desired": lambda: Desired("lab", {"desk": DESK}, {}),
         "head_ip": lambda: HEAD_IP,
+        "magic_dns_suffix": lambda: SUFFIX,
         "slurm": fresh(lambda: SlurmView("24.11.5", {}, ())),
         "changed": lambda: None,
     }

@@ -11,6 +11,7 @@ MACHINE=@HOST@
 LOGIN=@LOGIN_SERVER@
 HEADS=@HEADS@
 AUTH_KEY=@AUTH_KEY@
+OLDEST=@SLURMD_OLDEST@ NEWEST=@SLURMD_NEWEST@
 ETC=/var/lib/meshd-host
 KEY=$ETC/tailscale.key
 JOIN=$ETC/enrol.json
@@ -32,6 +33,7 @@ refuse() {
 
 give_up() {
   say "$*"
+  case "$*" in *'auth key'*) say "the key is for one login: has another machine used this invitation? Make another" ;; esac
   say "taking back what was changed"
   go_back
   exit 1
@@ -79,6 +81,21 @@ check_slurm() {
   for path in /etc/slurm/slurm.conf /etc/slurm-llnl/slurm.conf /usr/local/etc/slurm.conf; do
     [ ! -e $path ] || refuse "$path is there: it belongs to another Slurm cluster. If nothing needs it, remove it"
   done
+  check_slurmd
+}
+
+# The head serves some releases of slurmd: the one that is here must be one of them, or else the one that apt has.
+check_slurmd() {
+  [ -n "$OLDEST" ] || return 0
+  found=$(slurmd -V 2>/dev/null) where='is installed here'
+  if [ -z "$found" ]; then
+    # without apt's own caches, which it would write
+    found=$(apt-cache -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= policy slurmd 2>/dev/null | grep Candidate:)
+    where="is what apt has for ${PRETTY_NAME:-this system}"
+  fi
+  found=$(printf '%s' "$found" | grep -o '[0-9][0-9]\.[0-9][0-9]' | head -n 1)
+  [ -z "$found" ] || printf '%s\n' "$OLDEST" "$found" "$NEWEST" | sort -c 2>/dev/null ||
+    refuse "slurmd $found $where, and the head serves $OLDEST to $NEWEST. Upgrade, or add an archive with such a slurmd"
 }
 
 # A machine that its owner logged in on the head's tailnet keeps its device. On another tailnet it cannot be a host.
@@ -179,6 +196,7 @@ main() {
   printf '%s\n' @ENROL@ >$JOIN.new && mv $JOIN.new $JOIN || refuse "$JOIN cannot be written"
   printf '%s\n' "$DEVICE" >$ETC/device
   all_there || install_missing
+  check_slurmd
   rm -f $ETC/online
   if [ "$DEVICE" = ours ]; then
     : >$FOUND/logged-in

@@ -26,9 +26,10 @@ class Invitation:
         expires_at: when that ends.
         agent_sha256: of the node agent that the head serves.
         slurm_version: the head's; "" when it is not known.
+        slurmd: the oldest and the newest release of slurmd that the head serves, e.g. "23.02"; "" when not known.
         auth_key: for one use; None: only a machine that is on the tailnet already can be a host.
         login_server: control server, "" for Tailscale's own.
-        tailnet: the tailnet's DNS suffix; "" when it is not known.
+        tailnet: its MagicDNS suffix; "" when it is not known.
         accept_dns: let tailscale write resolv.conf.
         dead_man_s: the script gives up when it cannot fetch the agent from the head for this long.
     """
@@ -40,6 +41,7 @@ class Invitation:
     expires_at: datetime
     agent_sha256: str
     slurm_version: str = ""
+    slurmd: tuple[str, str] = ("", "")
     auth_key: SecretStr | None = field(default=None, repr=False)
     login_server: str = ""
     tailnet: str = ""
@@ -71,6 +73,8 @@ def render(invitation: Invitation, template: str) -> str:
         "TAILNET": one.tailnet,
         "HEADS": " ".join(one.heads),
         "PORT": str(one.port),
+        "SLURMD_OLDEST": one.slurmd[0],
+        "SLURMD_NEWEST": one.slurmd[1],
         "ENROL": json.dumps(enrol, separators=(",", ":")),
         "PACKAGES": PACKAGES,
         "EXPIRES": f"{one.expires_at.timestamp():.0f}",

@@ -235,7 +235,8 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     )  # fmt: skip
     owned = build_hosts(
         live, store, hosts, tokens=ports.tokens, machine_keys=auth_key.machine_keys, devices=keys.api, wake_host=waker,
-        desired=desired, head_ip=lambda: tailnet.head_tailnet_ip, slurm=sources.slurm, changed=changed_hosts,
+        desired=desired, head_ip=lambda: tailnet.head_tailnet_ip,
+        magic_dns_suffix=lambda: tailnet.magic_dns_suffix, slurm=sources.slurm, changed=changed_hosts,
     )  # fmt: skip
     baked = build_images(live, store, bakes, images, providers, desired=desired, snapshot=snapshot, slurm=sources.slurm)
     prices = build_prices(providers, ports.price_files, sources, live, journal, desired, clock)

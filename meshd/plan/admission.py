@@ -26,6 +26,11 @@ def release(version: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
+def release_text(one: tuple[int, int]) -> str:
+    """As SchedMD writes it: (23, 2) -> "23.02"."""
+    return "{:02d}.{:02d}".format(*one)
+
+
 def _releases() -> tuple[tuple[int, int], ...]:
     """Slurm's major releases in order: every nine months until 23.11, then every May and November."""
     early = ((20, 2), (20, 11), (21, 8), (22, 5), (23, 2), (23, 11))
@@ -120,7 +125,7 @@ def _check_slurmd(slurmd: str, slurmctld: str) -> None:
         )
     if window is None or window[0] <= own <= window[1]:
         return
-    oldest, newest = ("{:02d}.{:02d}".format(*one) for one in window)
+    oldest, newest = map(release_text, window)
     relation = "newer than" if own > window[1] else "too old for"
     raise JoinRefused(
         f"slurmd {slurmd} is {relation} slurmctld {slurmctld}, which serves {oldest} to {newest}",

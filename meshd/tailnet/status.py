@@ -29,6 +29,7 @@ class TailnetTable:
         health: tailscaled's own complaints, sorted.
         peers: by stable id.
         ids: stable id by NodeID: the bus names removed and patched peers by NodeID only.
+        magic_dns_suffix: what the names of the tailnet's devices end with.
     """
 
     backend: str
@@ -41,6 +42,7 @@ class TailnetTable:
     version: str = ""
     self_tags: tuple[str, ...] = ()
     self_key_expiry: datetime | None = None
+    magic_dns_suffix: str = ""
 
     @property
     def login_errors(self) -> tuple[str, ...]:
@@ -116,6 +118,7 @@ def parse_status(source: str | bytes | Json) -> TailnetTable:
         version=text(status, "Version"),
         self_tags=texts(own, "Tags"),
         self_key_expiry=moment(own, "KeyExpiry"),
+        magic_dns_suffix=text(status, "MagicDNSSuffix"),
     )
 
 

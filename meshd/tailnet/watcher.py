@@ -67,6 +67,11 @@ class TailnetWatcher:
         return self._current.value.self_tailnet_ip if isinstance(self._current, Fresh) else ""
 
     @property
+    def magic_dns_suffix(self) -> str:
+        """What the names of this tailnet's devices end with; "" while it is not known."""
+        return self._table.magic_dns_suffix if self._table is not None else ""
+
+    @property
     def table(self) -> TailnetTable | None:
         """The newest table, also when it is out of date: for `doctor`, not for decisions."""
         return self._table

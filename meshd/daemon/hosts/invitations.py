@@ -21,6 +21,7 @@ from meshd.model.desired import Desired, Pool
 from meshd.model.host import PROVIDER, Host, HostState
 from meshd.model.ids import PoolName, SlotName, parse_machine_name, slot_index, slot_name, slot_order
 from meshd.model.machine import HOLDS_SLOT
+from meshd.plan.admission import release_text, slurmd_window
 from meshd.plan.hosts import offer_of, unsuited
 from meshd.store.hosts import Hosts
 from meshd.tailnet.machine_keys import MARGIN_S
@@ -40,6 +41,7 @@ class Invitations:
         keys: mints the auth keys of invitations.
         desired: the pools as they are wanted now.
         head_address: of the node API; "" while it is not known.
+        magic_dns_suffix: what the names of the tailnet's devices end with; "" while it is not known.
         slurm_version: of slurmctld; "" while it is not known.
     """
 
@@ -53,6 +55,7 @@ class Invitations:
         *,
         desired: Callable[[], Desired],
         head_address: Callable[[], str],
+        magic_dns_suffix: Callable[[], str],
         slurm_version: Callable[[], str],
     ) -> None:
         self._live = live
@@ -62,6 +65,7 @@ class Invitations:
         self._keys = keys
         self._desired = desired
         self._head_address = head_address
+        self._magic_dns_suffix = magic_dns_suffix
         self._slurm_version = slurm_version
 
     async def invite(self, request: s.InviteRequest, actor: Actor) -> s.InviteAnswer:
@@ -112,8 +116,9 @@ class Invitations:
         invitation = Invitation(
             host=host.name, heads=(self._address(),), port=settings.node_api.port, token=self._token(host),
             expires_at=host.expires_at, agent_sha256=agent_sha256(), slurm_version=self._slurm_version(),
+            slurmd=self._slurmd(),
             auth_key=kept.secret if kept is not None else None, login_server=settings.tailnet.login_server,
-            accept_dns=settings.tailnet.accept_dns,
+            tailnet=self._magic_dns_suffix(), accept_dns=settings.tailnet.accept_dns,
         )  # fmt: skip
         return render(invitation, invitation_template())
 
@@ -186,6 +191,10 @@ class Invitations:
         if not address:
             raise NotReady("the head does not know its tailnet address yet", "run `tailscale up` on it")
         return address
+
+    def _slurmd(self) -> tuple[str, str]:
+        window = slurmd_window(self._slurm_version())
+        return ("", "") if window is None else (release_text(window[0]), release_text(window[1]))
 
     def _token(self, host: Host) -> SecretStr:
         return self._tokens.invitation_token(host.name, host.invitation)

@@ -67,6 +67,7 @@ def build(
     wake_host: Wake,
     desired: Callable[[], Desired],
     head_ip: Callable[[], str],
+    magic_dns_suffix: Callable[[], str],
     slurm: Observed[SlurmView],
     changed: Callable[[], None],
 ) -> HostParts:
@@ -81,7 +82,7 @@ def build(
 
     invitations = Invitations(
         live, hosts, store, tokens, machine_keys, desired=desired, head_address=head_address,
-        slurm_version=slurm_version,
+        magic_dns_suffix=magic_dns_suffix, slurm_version=slurm_version,
     )  # fmt: skip
     service = HostService(
         live, hosts, store, tokens, desired=desired, head_address=head_address, slurm_version=slurm_version,

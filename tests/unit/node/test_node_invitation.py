@@ -17,6 +17,7 @@ INVITATION = Invitation(
     host="tower", heads=("100.64.0.1", "fd7a:115c:a1e0::1"), port=7677, token=SecretStr("T" * 64),
     expires_at=datetime(2030, 1, 1, tzinfo=UTC), agent_sha256="0" * 64, slurm_version="24.11.5",
     auth_key=SecretStr("tskey-auth-k-'quote"), tailnet="mine.ts.net",
+    slurmd=("23.02", "24.11"),
 )  # fmt: skip
 CALM = """
 id() { echo 0; }
@@ -114,6 +115,29 @@ def test_another_slurm_is_seen(root: Path) -> None:
     conf.write_text("ClusterName=other\n")
     done = script(root, f"{CALM.replace('check_slurm() { :; }', '')}\ncheck")
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("installed", "candidate", "taken"),
+    [
+        ("slurm 24.11.5", "", True), ("slurm-wlm 23.02.7", "(none)", True), ("", "24.05.2-1", True),
+        ("", "1:23.11.4-1ubuntu5", True), ("", "(none)", True), ("", "", True), ("slurm 24.11.5", "22.05.8-4", True),
+        ("slurm-wlm 22.05.8", "24.11.5-4", False), ("", "22.05.8-4+deb12u3", False), ("slurm 25.05.0", "", False),
+    ],
+)  # fmt: skip
+def test_a_slurmd_that_the_head_does_not_serve_is_refused(
+    root: Path, installed: str, candidate: str, taken: bool
+) -> None:
+    (root / "bin").mkdir()
+    said = {"slurmd": installed, "apt-cache": f"slurmd:\n  Installed: (none)\n  Candidate: {candidate}\n 500"}
+    for name, text in said.items():
+        (root / "bin" / name).write_text(f"#!/bin/sh\nprintf '%s\\n' '{text}'\n")
+        (root / "bin" / name).chmod(0o755)
+    before = sorted(str(path) for path in root.rglob("*"))
+    done = script(root, f"{CALM}\nPATH={root}/bin:$PATH\ncheck_slurmd && echo taken")
+    assert (done.stdout == "taken\n") == taken, done.stderr
+    assert taken or "23.02 to 24.11" in done.stderr
+    assert sorted(str(path) for path in root.rglob("*")) == before
 
 
 def test_no_secret_is_an_argument() -> None:

@@ -26,7 +26,7 @@ from meshd.store.hosts import Hosts
 from tests.auth_key_room import Room as KeyRoom
 from tests.auth_key_room import key_ports
 from tests.head_room import ROOT
-from tests.host_room import host_parts
+from tests.host_room import SUFFIX, host_parts
 from tests.live import live_settings
 from tests.property.rotation_sim import SimTailnet
 from tests.unit.worlds import NOW, host, machine
@@ -94,6 +94,8 @@ async def test_a_script_has_a_key_for_one_use_and_a_token_of_its_own(room: Room)
 async def test_the_script_is_one_that_a_shell_takes(room: Room, tmp_path: Path) -> None:
     script = tmp_path / "tower.sh"
     script.write_text((await room.invite()).script)
+    assert "OLDEST=23.02 NEWEST=24.11\n" in script.read_text(), "the releases of slurmd that the head serves"
+    assert SUFFIX in script.read_text(), "the tailnet that the machine may be on"
     assert not re.search(r"@[A-Z_]+@", script.read_text()), "every value is filled in"
     for shell in ("sh", "dash", "bash"):
         if shutil.which(shell):
