@@ -26,6 +26,9 @@ class ProblemCode(StrEnum):
     SETTINGS_NEED_RESTART = "settings_need_restart"
     SETTINGS_DOUBTFUL = "settings_doubtful"
 
+    # What a person holds back.
+    FROZEN = "frozen"
+
     # Machines and the journal.
     TICK_FAILED = "tick_failed"
     STEP_FAILED = "step_failed"
@@ -162,6 +165,8 @@ class ProblemCode(StrEnum):
 class WarningCode(StrEnum):
     """What a plan warns of. One that keeps a pool from its target is also a problem in `meshctl status`."""
 
+    FROZEN = "frozen"
+    LAUNCHES_HELD = "launches_held"
     AUTH_KEY_DEAD = "auth_key_dead"
     NO_IPV4 = "no_ipv4"
     POOL_COOLING = "pool_cooling"
@@ -182,6 +187,8 @@ class WarningCode(StrEnum):
 class DemandCode(StrEnum):
     """Why no machine can be had now for a slot that Slurm powers up."""
 
+    FROZEN = "frozen"
+    """Somebody froze meshd."""
     AUTH_KEY_DEAD = "auth_key_dead"
     NO_IPV4 = "no_ipv4"
     POOL_COOLING = "pool_cooling"
@@ -283,6 +290,8 @@ class EventKind(StrEnum):
     # People and keys.
     TARGET = "target"
     PROMISE = "promise"
+    FREEZE = "freeze"
+    THAW = "thaw"
     DRAIN = "drain"
     UNDRAIN = "undrain"
     AUTH_KEY = "auth_key"
@@ -334,6 +343,7 @@ class RefusalCode(StrEnum):
     IMAGE_ACTIVE = "image_active"
     IMAGE_NAMED = "image_named"
     NO_TIME = "no_time"
+    FROZEN = "frozen"
 
 
 class FaultCode(StrEnum):
@@ -368,6 +378,7 @@ class FaultCode(StrEnum):
     NAMED_TWICE = "named_twice"
     PODS = "pods"
     MACHINE_WITHOUT_PLACE = "machine_without_place"
+    GANG_IN_PARTS = "gang_in_parts"
 
     # Shares.
     SHARE = "share"

@@ -11,6 +11,7 @@ from typing import Any, cast
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.config import PoolSettings
+from meshd.daemon.head_api.freeze import FreezeService
 from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.money.service import CostService
@@ -97,8 +98,9 @@ class HeadRoom(Small):
         sources: Any = SimpleNamespace(
             slurm=SimpleNamespace(read_once=self.look_at_slurm), key=SimpleNamespace(read_once=self.look_at_key)
         )
+        self.frozen = FreezeService(self.freezes, self.clock, lambda: None)
         report = Report(
-            SourceReporter(lambda: self.seen, self.journal, ping), self.reconciler, price_service,
+            self.frozen, SourceReporter(lambda: self.seen, self.journal, ping), self.reconciler, price_service,
             NodeReporter(live, self.machine_store, nodes, self.desired, lambda: self.seen, WITHOUT_API),
         )  # fmt: skip
         self.ledger = Ledger(self.journal, {}, self.clock.now)
@@ -116,7 +118,10 @@ class HeadRoom(Small):
             costs=CostService(self.ledger, self.journal, uses, self.desired, self.clock), auth_key=rotation,
             munge_key=MungeLab(directory / "munge").service, node_tokens=nodes.token_service,
             hosts=host_parts(self.machine_store, desired=self.desired).invitations,
-            images=image_parts(self.machine_store, self.providers, self.desired, lambda: self.seen).service,
+            freezes=self.frozen,
+            images=image_parts(self.machine_store, self.providers, self.desired, lambda: self.seen,
+                freeze=lambda: self.freezes.current,
+            ).service,
             waiting=WaitingJobs(
                 live, self.journal, self.desired, lambda: self.seen,
                 lambda: last.plan if (last := self.machines.controller.last) else None, self.clock,

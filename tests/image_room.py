@@ -10,6 +10,7 @@ from meshd.daemon.images.service import ImageService
 from meshd.daemon.images.wiring import ImageParts
 from meshd.daemon.machine_store import MachineStore
 from meshd.model.desired import Desired
+from meshd.model.freeze import Freeze
 from meshd.model.observed import Snapshot
 from meshd.store.bakes import Bakes
 
@@ -23,10 +24,11 @@ def image_parts(
     desired: Callable[[], Desired],
     snapshot: Callable[[], Snapshot],
     bakes: Bakes | None = None,
+    freeze: Callable[[], Freeze | None] = lambda: None,
 ) -> ImageParts:
     """The parts around these."""
     bakes = bakes or Bakes(store.journal)
-    controller = ImageController("lab", bakes, store, providers)
+    controller = ImageController("lab", bakes, store, providers, freeze)
     service = ImageService(
         bakes, store, controller, providers, desired=desired, snapshot=snapshot,
         script=lambda: (SCRIPT, PARTS), slurm_version=lambda: "24.11.5",

@@ -150,6 +150,14 @@ REMOVE: Write[s.RemoveRequest, s.MachineAnswer] = Write(
     "host, or its machine, evicts the host.",
     refusals=(Unknown, Refused),
 )  # fmt: skip
+FREEZE: Write[s.FreezeRequest, s.FreezeAnswer] = Write(
+    "freeze", "POST", "/v1/freeze", s.FreezeRequest, s.FreezeAnswer,
+    "meshd rents nothing and ends nothing until a thaw. A freeze that holds already stays as it is.",
+)  # fmt: skip
+THAW: Write[s.ThawRequest, s.FreezeAnswer] = Write(
+    "thaw", "POST", "/v1/thaw", s.ThawRequest, s.FreezeAnswer,
+    "meshd rents and ends machines again. It is no error where nothing was frozen.",
+)  # fmt: skip
 HOSTS: Read[None, s.HostsView] = Read(
     "hosts", "GET", "/v1/hosts", None, s.HostsView, "Owned machines, and invitations that nobody has redeemed yet.",
 )  # fmt: skip
@@ -171,7 +179,7 @@ BAKE_IMAGE: Write[s.BakeRequest, s.BakeAnswer] = Write(
 PRUNE_IMAGES: Write[s.PruneRequest, s.PruneAnswer] = Write(
     "prune_images", "POST", "/v1/images/prune", s.PruneRequest, s.PruneAnswer,
     "Lists the images again, and deletes those that are neither the newest of their place nor in use.",
-    extra_s=120.0,
+    refusals=(Refused,), extra_s=120.0,
 )  # fmt: skip
 RELOAD: Write[s.ReloadRequest, s.ReloadView] = Write(
     "reload", "POST", "/v1/reload", s.ReloadRequest, s.ReloadView,
@@ -249,7 +257,7 @@ RENEW_NODE_TOKENS: Write[s.TokenRenewalRequest, s.TokenRenewalView] = Write(
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     STATUS, NODES, PLAN, PREVIEW, OFFERS, EXPLAIN, EVENTS, COST, LOGS, DOCTOR, VERSION, CALLER,
-    SCALE, DRAIN, UNDRAIN, REMOVE, HOSTS, INVITE, IMAGES, BAKE_IMAGE, PRUNE_IMAGES, RELOAD,
+    SCALE, DRAIN, UNDRAIN, REMOVE, FREEZE, THAW, HOSTS, INVITE, IMAGES, BAKE_IMAGE, PRUNE_IMAGES, RELOAD,
     PRICES, REFRESH_PRICES,
     AUTH_KEY_ROTATION, ROTATE_AUTH_KEY, ABORT_AUTH_KEY_ROTATION, WAIVE_AUTH_KEY_NODE,
     MUNGE_KEY_ROTATION, ROTATE_MUNGE_KEY, ABORT_MUNGE_KEY_ROTATION, WAIVE_MUNGE_KEY_NODE, MUNGE_ROTATION_ACTION,

@@ -37,6 +37,8 @@ COMMANDS = (
     "drain",
     "undrain",
     "remove",
+    "freeze",
+    "thaw",
     "invite",
     "hosts",
     "image",

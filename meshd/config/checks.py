@@ -77,7 +77,21 @@ def doubts(settings: Settings, table: Mapping[str, object], mode: int, source: s
     for name, pool in settings.pools.items():
         yield from _unknown_gpu(name, pool)
         yield from _off(name, pool, settings)
+        yield from _gang_in_parts(name, pool, settings)
     yield from _timing(settings)
+
+
+def _gang_in_parts(name: str, pool: PoolSettings, settings: Settings) -> Iterator[Fault]:
+    """A job whose machines are not all ordered at once: the first ones cost money while they wait for the others."""
+    most = settings.guards.max_launches
+    if most is not None and most < pool.max_nodes and settings.from_queue(pool):
+        yield Fault(
+            f"a job on more than {most} nodes of {name} gets its machines in parts, {most} in "
+            f"{settings.guards.launch_interval_s:g} s: the first ones cost money while they wait for the others",
+            f"raise guards.max_launches to {pool.max_nodes}, or lower pools.{name}.max_nodes",
+            ("guards", "max_launches"),
+            code=FaultCode.GANG_IN_PARTS,
+        )
 
 
 def secrets_in(table: Mapping[str, object], mode: int) -> Iterator[Fault]:

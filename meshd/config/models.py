@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from meshd import gpus
 from meshd.model.budget import ALL, USD_MAX, BudgetLimits
+from meshd.model.guards import LAUNCH_INTERVAL_MAX_S, Guards
 from meshd.plan.limits import COUNT_MAX, GPUS_MAX, MEMORY_MAX_MIB, partition_fault, word_fault
 from meshd.plan.shares import Share
 
@@ -192,6 +193,26 @@ class BudgetSettings(_Table):
         if self.usd_per_hour is None and self.usd_per_day is None and self.usd_per_month is None:
             return None
         return BudgetLimits(self.usd_per_hour, self.usd_per_day, self.usd_per_month, self.warn_at, self.kill_at)
+
+
+class GuardSettings(_Table):
+    """How much meshd does at a time, and what it asks first."""
+
+    max_launches: Annotated[int, Field(gt=0)] | None = Field(
+        None, description="machines that may be ordered within launch_interval_s; none: any number"
+    )
+    launch_interval_s: Annotated[float, Field(gt=0, le=LAUNCH_INTERVAL_MAX_S)] = 600.0
+    max_leaving: Annotated[int, Field(gt=0)] | None = Field(
+        None, description="nodes that may leave at once since they are idle or unfit; none: any number"
+    )
+    confirm_usd_per_hour: Annotated[float, Field(ge=0, le=USD_MAX)] = Field(
+        0.0, description="`meshctl scale` asks first when all machines would cost more than this per hour"
+    )
+
+    @property
+    def guards(self) -> Guards:
+        """As the plan knows them."""
+        return Guards(self.max_launches, self.launch_interval_s, self.max_leaving, self.confirm_usd_per_hour)
 
 
 class PoolSettings(_Table):
@@ -419,6 +440,7 @@ class Settings(BaseSettings):
     metrics: MetricsSettings = MetricsSettings()
     mlflow: MlflowSettings = MlflowSettings()
     budget: BudgetSettings = BudgetSettings()
+    guards: GuardSettings = GuardSettings()
     share: dict[str, ShareSettings] = {}
     users: UsersSettings = UsersSettings()
     pools: dict[str, PoolSettings] = {}

@@ -12,6 +12,7 @@ from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.auth_key.wiring import AuthKeyParts
 from meshd.daemon.auth_key.wiring import build as build_auth_key
 from meshd.daemon.controller import Controller
+from meshd.daemon.head_api.freeze import FreezeService
 from meshd.daemon.head_api.wiring import HeadApiParts
 from meshd.daemon.head_api.wiring import build as build_head_api
 from meshd.daemon.hosts.provider import StaticProvider
@@ -63,6 +64,7 @@ from meshd.daemon.slurm.job_comments import JobComments
 from meshd.daemon.slurm.slots import SlotController
 from meshd.daemon.slurm.wiring import build_head_programs
 from meshd.daemon.waiting import WaitingJobs
+from meshd.model.freeze import Freeze
 from meshd.model.host import PROVIDER
 from meshd.model.machine import Machine
 from meshd.obs.metrics import Metrics
@@ -70,6 +72,7 @@ from meshd.plan.ledger import rounding_of
 from meshd.runtime.run import run
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.bakes import Bakes
+from meshd.store.freezes import Freezes
 from meshd.store.hosts import Hosts
 from meshd.store.journal import Journal
 from meshd.store.ledger import Ledger
@@ -141,7 +144,13 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     static = {PROVIDER: StaticProvider(hosts, clock.now, waker)} if owned_machines(settings) else {}
     providers = guards.around_all({**ports.providers, **static})
     bakes = Bakes(journal)
-    images = ImageController(settings.cluster.name, bakes, store, providers)
+    freezes = Freezes(journal, clock.now())
+    frozen = FreezeService(freezes, clock, awake.set)
+
+    def freeze() -> Freeze | None:
+        return freezes.current
+
+    images = ImageController(settings.cluster.name, bakes, store, providers, freeze)
     tailnet = TailnetWatcher(ports.tailscaled, clock, poll_interval_s=settings.tailnet.poll_interval_s)
     sources = Sources(
         providers, ports.slurm, keys, journal, live, clock, awake.set,
@@ -168,7 +177,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         journal.event(clock.now(), EventKind.JOURNAL, text)
     desired = DesiredState(
         live, journal, providers, slurm_files, promises, sources.slurm, clock, ledger,
-        may_change_devices=keys.api is not None, hosts=hosts.all,
+        may_change_devices=keys.api is not None, hosts=hosts.all, freeze=freeze,
     )  # fmt: skip
     head_key = HeadKey(settings.cluster.ssh_key)
     accounts = HeadAccounts(ports.accounts, live, clock, settings.cluster.state_dir)
@@ -220,7 +229,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         desired=desired, snapshot=snapshot, list_again=sources.list_again, reports=reports, logs=logs,
         machine_logs=machine_logs, wait_until_quiet=quiesce.wait_until_quiet, awake=awake,
         followers=(live, promises, roster, head_exports, node_settings, slurm_files, slots),
-        tick_took_s=metrics.tick_seconds.observe, image_for=images.image_for,
+        tick_took_s=metrics.tick_seconds.observe, image_for=images.image_for, freeze=freeze,
     )  # fmt: skip
     nodes = build_nodes(
         live, store, tokens=ports.tokens, agents=agents, reports=reports, tailnet=tailnet, slurm=sources.slurm,
@@ -254,7 +263,8 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     head_node = HeadNode(live, sources.slurm)
     slurm_ping = SlurmPing(ports.slurm.ping, sources.slurm.hurry, clock)
     report = Report(
-        live, SourceReporter(snapshot, journal, slurm_ping), NodeReporter(live, store, nodes, desired, snapshot, keys),
+        frozen, live, SourceReporter(snapshot, journal, slurm_ping),
+        NodeReporter(live, store, nodes, desired, snapshot, keys),
         head_key, guards, prices.service, BudgetReporter(desired, snapshot, clock), *controllers,
         head_programs.reporter, head_node,
         MlflowReporter(lambda: live.settings.mlflow, lambda: tailnet.head_tailnet_ip),
@@ -266,7 +276,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         head_node=head_node, sources=sources, snapshot=snapshot,
         desired=desired, guards=guards, logs=logs, machine_logs=machine_logs, prices=prices.service,
         costs=costs, ledger=ledger, auth_key=auth_key.service, munge_key=munge_key.service,
-        node_tokens=nodes.token_service, hosts=owned.invitations, images=baked.service, waiting=waiting,
+        node_tokens=nodes.token_service, hosts=owned.invitations, images=baked.service, freezes=frozen, waiting=waiting,
     )  # fmt: skip
     controllers.append(ServiceStatus(notifier, machines.controller, journal, desired, head.service, clock))
     node_api = NodeApiServer(live, tailnet, nodes.service, clock, owned.service)

@@ -24,7 +24,9 @@ from meshd.obs import log as logging
 
 log = structlog.get_logger(__name__)
 
-RELOADABLE: Final = ("pools", "budget", "share", "timing", "prices", "log", "slurm", "head", "mlflow", "users")
+RELOADABLE: Final = (
+    "pools", "budget", "guards", "share", "timing", "prices", "log", "slurm", "head", "mlflow", "users",
+)  # fmt: skip
 """Tables that a reload puts in force; the others need a restart."""
 
 _CHECK: Final = "`meshctl config check` shows every fault; then `systemctl reload meshd`"

@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias
 
 from meshd.model.budget import Budget
 from meshd.model.cooldown import Cooldown, CooldownKey
+from meshd.model.freeze import Freeze
+from meshd.model.guards import Guards
 from meshd.model.host import Host
 from meshd.provider_api import ProviderCapabilities
 
@@ -181,6 +183,9 @@ class Desired:
         expired_cooldowns: those that ended recently; their strikes still count.
         budget: what may be spent over all pools and in each, and what is spent.
         hosts: owned machines, and invitations.
+        freeze: while there is one, nothing is rented and nothing is ended.
+        guards: how much is done at a time.
+        launches: when each order of the last interval of the guards went out.
     """
 
     cluster: str
@@ -191,6 +196,9 @@ class Desired:
     expired_cooldowns: Mapping[CooldownKey, Cooldown] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
     hosts: tuple[Host, ...] = ()
+    freeze: Freeze | None = None
+    guards: Guards = field(default_factory=Guards)
+    launches: tuple[datetime, ...] = ()
 
     def target(self, pool: Pool) -> Target | None:
         """The pool's target: the one that somebody set, or its `min_gpus`; None when there is neither."""

@@ -219,6 +219,7 @@ class Machine:
         head_reached_at: it called the head's node API with its join token, so the network between them works.
         cloud_confirmed_at: its cloud, asked by name, said that it exists.
         device_gone_since: its tailnet device was deleted while the machine runs.
+        turn_since: its order may go out: nothing that guards orders holds it back.
         rebooting_since: its agent was stopped, and reported that the machine reboots.
         unreadable_since: a part of its record in the journal could not be read.
 
@@ -287,6 +288,7 @@ class Machine:
     head_reached_at: datetime | None = None
     cloud_confirmed_at: datetime | None = None
     device_gone_since: datetime | None = None
+    turn_since: datetime | None = None
     rebooting_since: datetime | None = None
     unreadable_since: datetime | None = None
     preempted_at: datetime | None = None
@@ -338,7 +340,7 @@ _NOT_IN_FUTURE = (
     "ready_at", "unfit_since", "create_repeated_at", "create_unclear_at", "slurmd_start_ordered_at",
     "slurmd_restarted_at", "drained_at", "jobs_signalled_at", "agent_asked_at", "cloud_asked_at",
     "terminate_called_at", "key_expiry_asked_at", "head_reached_at", "cloud_confirmed_at", "device_gone_since",
-    "rebooting_since", "unreadable_since",
+    "rebooting_since", "turn_since", "unreadable_since",
 )  # fmt: skip
 
 

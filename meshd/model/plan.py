@@ -352,6 +352,7 @@ class Plan:
         open_slots: by pool, for the pools that Slurm's queue drives. A pool is missing while that is not known.
         bound_slots: of hosts, by slot without a machine: why no machine can be had for it; "" where one can.
         unwanted_slots: slots that Slurm powers up and nobody waits for: their jobs are gone.
+        held_orders: by machine whose order waits for its turn: why.
     """
 
     steps: tuple[Step, ...] = ()
@@ -360,6 +361,7 @@ class Plan:
     open_slots: Mapping[str, OpenSlots] = field(default_factory=dict)
     bound_slots: Mapping[str, str] = field(default_factory=dict)
     unwanted_slots: tuple[str, ...] = ()
+    held_orders: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, machine: MachineName) -> tuple[Step, ...]:
         """The steps about one machine."""

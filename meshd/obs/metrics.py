@@ -42,6 +42,7 @@ class MetricsSnapshot:
         steps_in_flight: steps of plans that are in progress.
         tick_age_s: since the last tick; None before the first.
         auth_key_dead: whether machines can no longer join with the auth key.
+        frozen: whether a freeze holds.
         cost_usd: of all machines ever, by pool and provider.
         job_cost_usd: of all jobs ever, by pool, account and user.
         budget_usd, budget_spent_usd: the limits, and what is spent, by pool ("" over all) and period.
@@ -62,6 +63,7 @@ class MetricsSnapshot:
     steps_in_flight: int = 0
     tick_age_s: float | None = None
     auth_key_dead: bool = False
+    frozen: bool = False
     cost_usd: Mapping[tuple[str, str], float] = field(default_factory=dict)
     job_cost_usd: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     budget_usd: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -149,6 +151,7 @@ def families(now: MetricsSnapshot) -> list[Metric]:
         ),
         GaugeMetricFamily("meshd_steps_in_flight", "Steps of plans in progress.", now.steps_in_flight),
         GaugeMetricFamily("meshd_auth_key_dead", "1 when machines cannot join with the auth key.", now.auth_key_dead),
+        GaugeMetricFamily("meshd_frozen", "1 while meshd rents nothing and ends nothing.", now.frozen),
         _counter("meshd_cost_usd", "What machines have cost.", ("pool", "provider"), now.cost_usd),
         _counter(
             "meshd_job_cost_usd", "What jobs have cost, two minutes late.", ("pool", "account", "user"),

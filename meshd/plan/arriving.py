@@ -38,7 +38,8 @@ def requested(machine: Machine, given: PlanInput) -> Step | None:
     """Make the create call, unless the machine is not needed, waited too long, or its provider asked for a pause."""
     if machine.removal:
         return Move(machine.name, "no longer needed; nothing was rented", Phase.GONE)
-    if (given.now - machine.created_at).total_seconds() > given.policy.boot_timeout_s:
+    since = machine.turn_since if given.orders_guarded else machine.created_at
+    if since is not None and (given.now - since).total_seconds() > given.policy.boot_timeout_s:
         failure = f"{machine.provider} took no order within {given.policy.boot_timeout_s:g} s: {machine.reason}"
         return Move(machine.name, failure, Phase.GONE, failure, FailureCause.UNKNOWN)
     cooldown = given.cooldowns.get(CooldownKey.of_provider(machine.provider))

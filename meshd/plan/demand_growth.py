@@ -40,6 +40,7 @@ MOVES_S = 30
 """For so long a job goes back to the queue whose nodes leave, so that it gets all of them in another place."""
 
 _CODES = {
+    WarningCode.FROZEN: DemandCode.FROZEN,
     WarningCode.AUTH_KEY_DEAD: DemandCode.AUTH_KEY_DEAD,
     WarningCode.NO_IPV4: DemandCode.NO_IPV4,
     WarningCode.POOL_COOLING: DemandCode.POOL_COOLING,
@@ -121,7 +122,11 @@ class DemandGrowth:
         free = sum(slot not in taken for slot in slots)
         if self._hindrance is not None:
             found = self._hindered(self._hindrance)
-            return OpenSlots(free) if found is None else OpenSlots(0, found.code, found.reason, found.until)
+            if found is None:
+                return OpenSlots(free)
+            # A freeze ends when somebody ends it.
+            until = None if found.code is DemandCode.FROZEN else found.until
+            return OpenSlots(0, found.code, found.reason, until)
         if not self._fit:
             if self._unread():
                 return None
@@ -284,7 +289,8 @@ class DemandGrowth:
         if cooling and cooldown is not None and cooldown.cause is CooldownCause.PAUSE:
             return None
         until = cooldown.until if cooling and cooldown is not None else again_at(self._given.now)
-        return _Refusal(_CODES[warning.code], warning.reason, until)
+        freeze = self._desired.freeze
+        return _Refusal(_CODES[warning.code], freeze.words if freeze is not None else warning.reason, until)
 
     def _refusal(self, count: int, only: Group | None, gang: Gang) -> _Refusal:
         if not self._fit:

@@ -73,6 +73,7 @@ class Context:
     Attributes:
         slurm: None when Slurm cannot be read.
         provider_cooldown: the cooldown in force of the machine's provider; None for none.
+        order_held: why its order waits for its turn; "" when it does not.
         unfit: why the node is unfit; None when it is fit or that is not known.
         path_fault: why its path to the head keeps slurmd from starting; "" when it does not.
     """
@@ -80,6 +81,7 @@ class Context:
     policy: Policy
     slurm: SlurmView | None
     provider_cooldown: Cooldown | None = None
+    order_held: str = ""
     unfit: Unfit | None = None
     path_fault: str = ""
 
@@ -100,6 +102,8 @@ def _requested(m: Machine, context: Context) -> str:
     if context.provider_cooldown is not None:
         cooldown = context.provider_cooldown
         return f"{m.provider} is asked for {m.offer.key} at {cooldown.until:%H:%M:%S} UTC: {cooldown.reason}"
+    if context.order_held:
+        return f"its order at {m.provider} for {m.offer.key} waits: {context.order_held}"
     return f"{m.provider} is about to be asked for {m.offer.key}: {m.reason}"
 
 

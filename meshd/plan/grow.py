@@ -15,6 +15,7 @@ from meshd.model.desired import Desired, Pool, Target
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Snapshot
 from meshd.model.plan import Remove, RequestMachine, Step, Warn
+from meshd.plan import freeze
 from meshd.plan.alternatives import Selection
 from meshd.plan.arriving import DEAD_KEY_CURE
 from meshd.plan.cover import Cover, Need, fullest, micros, units
@@ -169,6 +170,9 @@ class Growth:
 
 def hindrance_of(desired: Desired, pool: Pool, given: PlanInput) -> Warn | None:
     """What keeps a pool from renting anything; None when it may rent."""
+    if desired.freeze is not None:
+        text = f"no new machines: {desired.freeze.words}"
+        return Warn(pool.name, text, WarningCode.FROZEN, freeze.CURE)
     if given.dead_key:
         return Warn(pool.name, f"no new machines: {given.dead_key}", WarningCode.AUTH_KEY_DEAD, DEAD_KEY_CURE)
     if given.no_ipv4:

@@ -22,15 +22,17 @@ class HostedDemand:
         pool: the pool.
         owned: the slots of its hosts.
         given: the observed state.
+        frozen: nothing is rented: that is why.
 
     Attributes:
         refused: the gangs that cannot have a host; filled by `without`.
     """
 
-    def __init__(self, pool: Pool, owned: Bound, given: PlanInput) -> None:
+    def __init__(self, pool: Pool, owned: Bound, given: PlanInput, *, frozen: bool = False) -> None:
         self._pool = pool
         self._owned = owned
         self._given = given
+        self._frozen = frozen
         self._mine: list[Gang] = []
         self.refused: list[RefusedDemand] = []
 
@@ -41,7 +43,8 @@ class HostedDemand:
             mine = [slot for slot in gang.slots if slot in self._owned.slots]
             whys = [self._owned.whys[slot] for slot in mine if slot in self._owned.whys]
             if whys:
-                code, until = DemandCode.NO_CAPACITY, again_at(self._given.now)
+                code = DemandCode.FROZEN if self._frozen else DemandCode.NO_CAPACITY
+                until = again_at(self._given.now)
                 self.refused.append(RefusedDemand(self._pool.name, gang.jobs, gang.slots, code, whys[0], until))
                 continue
             if mine:

@@ -144,6 +144,7 @@ def bound(desired: Desired, pool: Pool, machines: Sequence[Machine], given: Plan
     for host in mine:
         offer = offer_of(host)
         why = away(host, given.now) or unsuited(host, pool) or given.no_ipv4
+        why = why or (desired.freeze.words if desired.freeze is not None else "")
         if offer is not None and not why:
             cooldown = cooldown_of(offer, desired.cooldowns, given.now, pool.name)
             why = f"{cooldown.key.words} cools down: {cooldown.reason}" if cooldown is not None else ""

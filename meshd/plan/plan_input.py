@@ -104,6 +104,7 @@ class PlanInput:
         node_addrs, settable_addrs, dead_key: see Snapshot.
         no_ipv4: why the tailnet cannot carry the cluster; "" when it can.
         view: what the verdicts on single nodes need.
+        orders_guarded: orders wait for their turn.
     """
 
     now: datetime
@@ -126,6 +127,7 @@ class PlanInput:
     no_ipv4: str
     cooldowns: Mapping[CooldownKey, Cooldown]
     view: ClusterView
+    orders_guarded: bool = False
 
     @staticmethod
     def of(snapshot: Snapshot, policy: Policy, now: datetime, cooldowns: Mapping[CooldownKey, Cooldown]) -> PlanInput:

@@ -8,6 +8,7 @@ step assumes that another step of the same plan was carried out.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from meshd.model.desired import Desired
@@ -15,7 +16,9 @@ from meshd.model.machine import HOLDS_SLOT, Machine, Phase
 from meshd.model.observed import Snapshot
 from meshd.model.plan import AdoptOrphan, Launch, Plan, Remove, RequestMachine, Step, Warn
 from meshd.plan.budget import kill_steps, withdrawn
+from meshd.plan.freeze import allowed, taken_back
 from meshd.plan.gang_orders import launched_together, with_calls
+from meshd.plan.guards import leaving_room, orders
 from meshd.plan.lifecycle import contradiction_warning, next_step
 from meshd.plan.orphans import Known, orphan_steps
 from meshd.plan.plan_input import PlanInput
@@ -49,33 +52,42 @@ def plan(
             is GONE.
         first_seen: when meshd first saw each unknown instance.
     """
+    sent = orders(desired.guards, desired.launches, machines, busy, now)
     busy = {*busy, *(machine.name for machine in machines if machine.held)}
     given = PlanInput.of(snapshot, desired.policy, now, desired.cooldowns)
+    given = replace(given, orders_guarded=desired.guards.max_launches is not None)
     by_pool: dict[str, list[Machine]] = {}
     for machine in machines:
         if machine.phase is not Phase.GONE and not machine.baking:
             by_pool.setdefault(machine.pool, []).append(machine)
-    steps: list[Step] = [step for step in kill_steps(desired.budget, machines, given) if step.subject not in busy]
-    steps += [step for step in withdrawn(desired, machines, now) if step.subject not in busy]
+    steps: list[Step] = [*taken_back(desired, machines, busy)]
+    # A step that the freeze holds back must not stand in the way of another one of the same machine.
+    steps += allowed(desired, (s for s in kill_steps(desired.budget, machines, given) if s.subject not in busy))
+    if desired.freeze is None:
+        steps += [step for step in withdrawn(desired, machines, now) if step.subject not in busy]
     ended = {step.subject for step in steps}
     money = Money(desired.budget, now)  # the pools share it
     pools = [
         pool_plan(desired, pool, by_pool.get(pool.name, []), snapshot, given, money) for pool in desired.pools.values()
     ]
-    steps += [step for one in pools for step in one.steps if step.subject not in busy and step.subject not in ended]
+    steps += allowed(
+        desired,
+        (step for one in pools for step in one.steps if step.subject not in busy and step.subject not in ended),
+    )
     steps = with_calls(desired, steps)
     shrinking = {step.subject for step in steps if isinstance(step, Remove)}
-    steps += [step for step in _replacements(desired, by_pool, given, busy) if step.subject not in shrinking]
+    replacements = [step for step in _replacements(desired, by_pool, given, busy) if step.subject not in shrinking]
+    steps += allowed(desired, replacements[: leaving_room(desired.guards, machines, given.slurm)])
     steps += stale_warnings(desired, tuple(steps), now)
     decided = {step.subject for step in steps}
     for machine in machines:
         warning = contradiction_warning(machine, given)
         if warning is not None:
             steps.append(warning)
-        if machine.name not in busy and machine.name not in decided:
+        if machine.name not in busy and machine.name not in decided and machine.name not in sent.waiting:
             step = next_step(machine, given)
             if step is not None:
-                steps.append(step)
+                steps += allowed(desired, [step])
     alive = [m for m in machines if m.phase is not Phase.GONE]
     known = Known(
         ids={(m.provider, m.instance_id) for m in alive if m.instance_id},
@@ -96,8 +108,9 @@ def plan(
     if adopting:  # nor does an order go out before it counts: the limits in USD may allow fewer then
         waiting = {machine.name for machine in machines if machine.phase is Phase.REQUESTED}
         steps = [step for step in steps if not (isinstance(step, Launch) and step.subject in waiting)]
-    steps += orphans
+    steps += allowed(desired, orphans)
     steps = launched_together(steps, {machine.name: machine for machine in machines})
+    steps += sent.warning(desired.guards)
     return Plan(
         tuple(step for step in steps if not isinstance(step, Warn)),
         tuple(step for step in steps if isinstance(step, Warn)),
@@ -105,6 +118,7 @@ def plan(
         open_slots={one.pool: one.open_slots for one in pools if one.open_slots is not None},
         bound_slots={slot: why for one in pools for slot, why in one.bound_slots.items()},
         unwanted_slots=tuple(slot for one in pools for slot in one.unwanted_slots),
+        held_orders=dict.fromkeys(sent.waiting, sent.words(desired.guards)),
     )
 
 

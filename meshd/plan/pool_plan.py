@@ -57,7 +57,7 @@ def pool_plan(
     ]
     have = [*(m for m in supply(machines) if m not in removed), *demand.kept]
     growth = DemandGrowth(desired, pool, machines, have, snapshot, given, money)
-    hosted = HostedDemand(pool, owned, given)
+    hosted = HostedDemand(pool, owned, given, frozen=desired.freeze is not None)
     steps += growth.steps(hosted.without(demand.gangs))
     steps += hosted.requests({slot for one in growth.refused for slot in one.slots}, money)
     refusals = (*growth.refused, *hosted.refused)

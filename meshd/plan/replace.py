@@ -49,6 +49,8 @@ def replacement(desired: Desired, pool: Pool, machines: Sequence[Machine], given
 
 def why_not(desired: Desired, pool: Pool, machines: Sequence[Machine], now: datetime) -> str:
     """Why no node of the pool is replaced at this time; "" when one may be."""
+    if desired.freeze is not None:
+        return desired.freeze.words
     target = desired.target(pool)
     if target is None:
         return "the pool has no target, so nothing is rented for it"

@@ -36,7 +36,7 @@ _SHORT = {
     DemandCode.NO_CAPACITY: "no capacity", DemandCode.NO_OFFER: "no offer suits", DemandCode.PLACE: "no capacity",
     DemandCode.BUDGET: "the budget is used up", DemandCode.LIMIT_IN_ALL: "the limit in USD is reached",
     DemandCode.POOL_COOLING: "its machines failed", DemandCode.AUTH_KEY_DEAD: "the auth key is dead",
-    DemandCode.NO_IPV4: "the tailnet has no IPv4",
+    DemandCode.NO_IPV4: "the tailnet has no IPv4", DemandCode.FROZEN: "frozen",
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from meshd.model.desired import Desired, Pool, Target
 from meshd.model.ids import slot_index
 from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import SlurmJob, SlurmView
-from meshd.model.plan import OpenSlots, Plan
+from meshd.model.plan import OpenSlots, Plan, RefusedDemand
 from meshd.plaintext import counted, plain
 from meshd.plan.gang import group_of, place
 from meshd.plan.placement import cooldown_of, misses
@@ -158,9 +158,9 @@ def waiting_jobs(
             if job.configuring and any(slot_index(pool.name, slot) for slot in job.nodes):
                 one = refused.get(job.id)
                 found.append(
-                    _configuring(job, pool, at, times, now)
+                    _configuring(job, pool, at, times, now, plan.held_orders)
                     if one is None
-                    else _refused(job, pool, one.until, why(pool, one.code, one.reason), now)
+                    else _refused(job, pool, _until(one), why(pool, one.code, one.reason), now)
                 )
                 break
             closed = plan.open_slots.get(pool.name)
@@ -180,7 +180,19 @@ def _waits_for(job: SlurmJob, partition: str, closed: OpenSlots) -> bool:
     )  # fmt: skip
 
 
-def _configuring(job: SlurmJob, pool: Pool, at: Mapping[str, Machine], times: BootTimes, now: datetime) -> WaitingJob:
+def _until(refused: RefusedDemand) -> datetime | None:
+    """When it is tried again, for people: a freeze ends when somebody ends it."""
+    return None if refused.code is DemandCode.FROZEN else refused.until
+
+
+def _configuring(
+    job: SlurmJob,
+    pool: Pool,
+    at: Mapping[str, Machine],
+    times: BootTimes,
+    now: datetime,
+    held_orders: Mapping[str, str],
+) -> WaitingJob:
     slots = [slot for slot in job.nodes if slot_index(pool.name, slot)]
     there = [at[slot] for slot in slots if slot in at]
     ready = [m for m in there if m.phase is Phase.READY]
@@ -193,6 +205,12 @@ def _configuring(job: SlurmJob, pool: Pool, at: Mapping[str, Machine], times: Bo
     if not coming:
         text = "all its machines are ready: Slurm is about to start it"
         return _waiting(job, pool, len(ready), Wait.START, None, text)
+    held = [m for m in coming if m.name in held_orders]
+    if held:
+        of = f"{len(held)} of {len(slots)} machines" if len(held) < len(slots) else counted(len(slots), "machine")
+        verb = "waits" if len(slots) == 1 else "wait"
+        text = f"{of} {verb} to be ordered: {held_orders[held[0].name]}"
+        return _waiting(job, pool, len(ready), Wait.ORDER, None, text)
     ends = [_ready_at(machine, times) for machine in coming]
     until, usual_s = max(ends, key=lambda one: one[0])
     of = f"{len(coming)} of {len(slots)} machines" if ready else counted(len(slots), "machine")

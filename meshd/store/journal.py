@@ -101,6 +101,11 @@ class Journal(JournalDatabase):
         """The machines that are GONE, newest first."""
         return list(self._read_machines("phase = 'gone' ORDER BY rowid DESC LIMIT ?", limit))
 
+    def gone_since(self, since: datetime) -> list[Machine]:
+        """The machines that are GONE since that time or later."""
+        ended = "CASE WHEN json_valid(record) THEN json_extract(record, '$.gone_at') END >= ?"
+        return list(self._read_machines("phase = 'gone' AND " + ended, f"{since.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"))
+
     def machines_of_slot(self, slot: str, limit: int = 50) -> list[Machine]:
         """The newest `limit` machines that were made for a slot, GONE ones too, newest first."""
         return list(self._read_machines("slot = ? ORDER BY rowid DESC LIMIT ?", slot, limit))

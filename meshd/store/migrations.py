@@ -150,6 +150,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     ("CREATE TABLE hosts (name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",),
     ("CREATE TABLE bakes (name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",),
+    # At most one row, "meshd": while it is there, meshd is frozen.
+    ("CREATE TABLE freezes (name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",),
 )
 
 

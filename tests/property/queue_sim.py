@@ -542,7 +542,9 @@ class QueueDaemon(Daemon):
                 raise Violation(f"machines for job {job.id} are rented in {asked}, and it has some in {there}")
 
 
-async def live_with_queue(seed: int, directory: Path, rounds: int = 80, *, wrong: float | None = None) -> QueueWorld:
+async def live_with_queue(
+    seed: int, directory: Path, rounds: int = 80, *, wrong: float | None = None, freezes: float = 0.0
+) -> QueueWorld:
     """One history: chaos, then none; every promise is checked on the way and at the end.
 
     Args:
@@ -550,9 +552,10 @@ async def live_with_queue(seed: int, directory: Path, rounds: int = 80, *, wrong
         directory: for its journal.
         rounds: how long the chaos lasts.
         wrong: how often the answer to a gang's create call is wrong; None: each machine has a call of its own.
+        freezes: how often somebody freezes meshd, or ends that.
     """
     Violation.seen.clear()
-    rng, places = random.Random(seed), random.Random(-seed)
+    rng, places, people = random.Random(seed), random.Random(-seed), random.Random(-3 - seed)
     world = QueueWorld(rng, SimClock(START), lies=random.Random(-1 - seed))
     if wrong is not None:
         world.capabilities = ProviderCapabilities(idempotent_launch=True, gang_max=4)
@@ -572,6 +575,7 @@ async def live_with_queue(seed: int, directory: Path, rounds: int = 80, *, wrong
     for round_ in range(rounds + 300):
         if round_ == rounds:
             world.faults, world.sold_out = False, set()
+            daemon.thaw()
         elif round_ in {rounds + 5, rounds + 20, rounds + 40}:
             for job in [job for job in world.queue.values() if job.ends_s is None and rng.random() < 0.5]:
                 del world.queue[job.id]  # somebody cancels it, and nobody comes after it
@@ -580,6 +584,7 @@ async def live_with_queue(seed: int, directory: Path, rounds: int = 80, *, wrong
             target = rng.randrange(0, 4)
             order = Target("h100", target, at=world.clock.now())
             daemon.journal.set_target(order, "somebody wants it", world.clock.now())
+        daemon.freeze_or_thaw(people.random() < freezes * (round_ < rounds))
         world.move_on(rng.uniform(1, 25))
         if round_ < rounds and places.random() < 0.3:
             place = places.choice([o.region for o in OFFERS] + ["everywhere", ""])

@@ -19,6 +19,7 @@ from meshd.daemon.nodes.admission import accept_join
 from meshd.daemon.observe.agent_reports import NodeReports
 from meshd.errors import JoinRefused, NoCapacity, NotFound, SlurmError, Transient, Uncertain
 from meshd.model.desired import Desired, Policy, Pool, Target
+from meshd.model.freeze import Freeze
 from meshd.model.hardware import NodeFacts, NodeShape
 from meshd.model.machine import IN_SLURM, Machine, Phase, Removal, UnfitReason
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView, Unavailable
@@ -36,6 +37,7 @@ from meshd.provider_api import (
     ProviderName,
 )
 from meshd.slurm.job_signal import JobSignal
+from meshd.store.freezes import Freezes
 from meshd.store.journal import Journal
 from tests.clocks import SimClock
 from tests.live import live_settings
@@ -176,6 +178,7 @@ class World:
     tailnet_down_until_s: float = 0.0
     crashed: bool = False
     journal_lost: bool = False
+    frozen: bool = False  # meshd is: it rents and ends nothing
     sold_out: set[str] = field(default_factory=set)  # offers that have nothing until this round is over
     creates: int = 0
     next_ip: int = 1
@@ -222,6 +225,8 @@ class World:
 
     async def _rent(self, offer: Offer, tokens: tuple[str, ...]) -> list[Instance]:
         """All of them, or none."""
+        if self.frozen:
+            raise Violation(f"{tokens} are rented while meshd is frozen")
         called = self.fate(offer)
         lags_s = [called.lag_s * place / len(tokens) for place in range(len(tokens), 0, -1)]  # shown one by one
         made = [
@@ -297,6 +302,8 @@ class World:
         return self._instance(machine)
 
     async def terminate(self, instance: Instance) -> None:
+        if self.frozen:
+            raise Violation(f"{instance.token} is ended while meshd is frozen")
         self.maybe_crash()
         machine = self.machines.get(instance.id)
         if machine is None:
@@ -470,6 +477,8 @@ class Daemon:
         self.journal = Journal(path)
         self.machine_store = MachineStore(self.journal, world.clock, lambda: None)
         self.reports = NodeReports()
+        self.freezes = Freezes(self.journal, world.clock.now())
+        world.frozen = self.freezes.current is not None
         timing = timing or TimingSettings(
             no_capacity_cooldown_s=30, no_capacity_cooldown_max_s=120, breaker_cooldown_s=20, breaker_failures=2,
             launch_timeout_s=LAUNCH_TIMEOUT_S,
@@ -484,7 +493,7 @@ class Daemon:
         machines = build_machines(
             live, self.machine_store, providers={"cloud": world}, slurm=world, agents=world, devices=world,  # type: ignore[dict-item]
             user_data=world, desired=self.desired, snapshot=self.snapshot, list_again=lambda _: None,
-            reports=self.reports,
+            reports=self.reports, freeze=lambda: self.freezes.current,
         )  # fmt: skip
         self.executor, self.reconciler = machines.executor, machines.controller
 
@@ -492,8 +501,23 @@ class Daemon:
         now = self.world.clock.now()
         return Desired(
             "lab", {self.pool.name: self.pool}, self.journal.targets(), self.policy, self.journal.cooldowns(now),
-            self.journal.expired_cooldowns(now),
+            self.journal.expired_cooldowns(now), freeze=self.freezes.current,
         )  # fmt: skip
+
+    def freeze(self) -> None:
+        """Somebody freezes meshd."""
+        self.freezes.freeze(Freeze(self.world.clock.now(), "root", "the cloud lies"))
+        self.world.frozen = True
+
+    def thaw(self) -> None:
+        """Somebody ends that."""
+        self.freezes.thaw("root", self.world.clock.now())
+        self.world.frozen = False
+
+    def freeze_or_thaw(self, does: bool) -> None:
+        """Whether somebody does one of them now."""
+        if does:
+            (self.thaw if self.world.frozen else self.freeze)()
 
     def snapshot(self) -> Snapshot:
         world, now = self.world, self.world.clock.now()

@@ -53,3 +53,14 @@ async def test_histories_with_wrong_answers_that_ended_badly_at_a_limit(seed: in
     """204: a target's nodes left no money for a job. 406: a machine that was refused, and made, passed the limit."""
     world = await live_with_queue(seed, tmp_path, wrong=0.5)
     assert world.limit_usd or world.budget_usd
+
+
+@pytest.mark.parametrize("batch", range(bounded(4, 400)))
+async def test_every_history_with_freezes_ends_well(batch: int, tmp_path: Path) -> None:
+    """Nothing is rented and nothing is ended meanwhile; after the thaw each job runs without anyone's doing."""
+    ran = back = 0
+    for seed in range(batch * 5, batch * 5 + 5):
+        world = await live_with_queue(seed, tmp_path, freezes=0.1, wrong=0.2 if batch % 2 else None)
+        ran, back = ran + world.ran, back + world.give_ups
+    assert ran > 5
+    assert back > 0

@@ -14,6 +14,7 @@ import pytest
 from meshd.daemon.machines import problems
 from meshd.model.cooldown import Cooldown, CooldownKey
 from meshd.model.desired import Desired, Policy, Pool, Target
+from meshd.model.freeze import Freeze
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh, Snapshot
 from meshd.munge.rotation import MungeStage
@@ -21,6 +22,7 @@ from meshd.munge.rotation import begin as begin_munge
 from meshd.plan.planner import plan
 from meshd.provider_api import Instance, InstanceId, InstanceState
 from meshd.store.auth_rotations import AuthRotations
+from meshd.store.freezes import Freezes
 from meshd.store.hosts import Hosts
 from meshd.store.journal import Journal
 from meshd.store.machine_keys import OpenKeys
@@ -286,6 +288,20 @@ def test_hosts(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_a_freeze_that_cannot_be_read_holds(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    journal = Journal(path)
+    Freezes(journal, NOW).freeze(Freeze(NOW, "ann", "why"))
+    journal.close()
+    damaged(path, "freezes", '{"at": "yesterday"}')
+    for _ in range(2):
+        journal = Journal(path)
+        held = Freezes(journal, NOW).current
+        assert held is not None and held.by == "meshd"
+        journal.close()
+    assert [(table, key) for table, key, _ in kept_aside(path)] == [("freezes", "meshd")]
+
+
 def test_events(tmp_path: Path) -> None:
     path = tmp_path / "j.db"
     journal = Journal(path)
@@ -311,7 +327,7 @@ def test_an_old_journal_with_a_bad_row_is_brought_to_the_newest_form(tmp_path: P
     with sqlite3.connect(path) as db:
         db.execute("UPDATE machines SET record = '{'")
         newer = ("unreadable", "node_tokens", "token_renewals", "promises", "lives", "job_uses", "ledger_pruned",
-                 "job_costs", "job_costs_until", "hosts", "bakes")  # fmt: skip
+                 "job_costs", "job_costs_until", "hosts", "bakes", "freezes")  # fmt: skip
         for table in newer:
             db.execute(f"DROP TABLE {table}")
         db.execute("DROP INDEX events_by_origin")

@@ -14,6 +14,7 @@ from meshd.api.schema.base import SCHEMA_VERSION, Document, DryRunRequest, Part,
 from meshd.api.schema.cost import BudgetRow, CostQuery, CostRow, CostView
 from meshd.api.schema.events import EventRow, EventsQuery, EventsView
 from meshd.api.schema.explain import AttemptRow, ExplainFailure, ExplainQuery, ExplainView, ExplainViews
+from meshd.api.schema.freeze import FreezeAnswer, FreezeRequest, FreezeView, ThawRequest
 from meshd.api.schema.head import (
     CallerView,
     CheckRow,
@@ -108,6 +109,9 @@ __all__ = [
     "ExplainQuery",
     "ExplainView",
     "ExplainViews",
+    "FreezeAnswer",
+    "FreezeRequest",
+    "FreezeView",
     "GpuLoadRow",
     "HeadNodeRow",
     "HealthView",
@@ -172,6 +176,7 @@ __all__ = [
     "SpendView",
     "StatusView",
     "StepRow",
+    "ThawRequest",
     "TokenNodeRow",
     "TokenRenewalRequest",
     "TokenRenewalView",
@@ -204,6 +209,9 @@ DOCUMENTS: tuple[type[BaseModel], ...] = (
     EventsView,
     DrainRequest,
     RemoveRequest,
+    FreezeRequest,
+    ThawRequest,
+    FreezeAnswer,
     RotationView,
     RotateKeyRequest,
     AbortRotationRequest,

@@ -6,6 +6,7 @@ from pydantic import AwareDatetime
 
 from meshd.api.schema.base import Document, Name, Part, Request
 from meshd.api.schema.events import EventRow
+from meshd.api.schema.freeze import FreezeView
 from meshd.api.schema.head import ErrorView
 from meshd.api.schema.health import HealthView
 from meshd.api.schema.plan import AlternativeRow
@@ -59,6 +60,7 @@ class ExplainView(Document):
         job: the job that was asked about; "" for anything else.
         waiting: that job, or the jobs that wait for machines of the pool.
         health: what Slurm, its agent and the tailnet say of the machine; None for a pool, and for one not in Slurm.
+        freeze: while there is one, meshd rents nothing and ends nothing.
     """
 
     subject: str
@@ -77,6 +79,7 @@ class ExplainView(Document):
     health: HealthView | None = None
     job: str = ""
     waiting: list[WaitingRow] = []
+    freeze: FreezeView | None = None
 
 
 class ExplainViews(Document):

@@ -64,6 +64,7 @@ class ScaleAnswer(Document):
         options: the target's options, as written on a command line.
         warnings: those of the plan, and one for each option of the former target that is dropped.
         findings: the same, with codes.
+        asks: people are to be asked before this is done (`guards.confirm_usd_per_hour`).
     """
 
     pool: str
@@ -78,6 +79,7 @@ class ScaleAnswer(Document):
     findings: list[PlanFinding] = []
     waiting_for_jobs: list[WaitingFor] = []
     options: list[str] = []
+    asks: bool = True
 
 
 class ScaleOutcome(Document):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import AwareDatetime
 
 from meshd.api.schema.base import Document, Part
+from meshd.api.schema.freeze import FreezeView
 
 
 class SourceView(Part):
@@ -150,6 +151,7 @@ class StatusView(Document):
         tick_age_s: how long ago that was.
         waiting: the jobs that wait for machines.
         head: the head as a node; None where it is none, or Slurm cannot be read.
+        freeze: while there is one, meshd rents nothing and ends nothing.
     """
 
     cluster: str
@@ -165,3 +167,4 @@ class StatusView(Document):
     spend: SpendView = SpendView()
     waiting: list[WaitingRow] = []
     head: HeadNodeRow | None = None
+    freeze: FreezeView | None = None

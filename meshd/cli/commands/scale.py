@@ -59,7 +59,8 @@ def command(
 ) -> None:
     """Set how many GPUs a pool has.
 
-    It shows the machines and the price, then asks.
+    It shows the machines and the price, then asks; the setting guards.confirm_usd_per_hour says up to which price it
+    does not.
 
     meshd rents the cheapest machines that match every option and the pool's own limits. If a cloud has no machine,
     meshd tries the next zone, type, region and cloud. Options stay in use until another `scale` changes them: `--gpus
@@ -83,7 +84,7 @@ def command(
         return
     show(*target(preview), err=True)
     question, why = _question(preview.plan)
-    if why:
+    if why and preview.asks:
         try:
             confirm(question, yes=yes, why=why)
         except QuietError as ended:

@@ -10,7 +10,7 @@ from rich.text import Text
 from meshd.api.schema import AttemptRow, ExplainView, HealthView, PeerPathsView
 from meshd.cli.render.offers import alternatives
 from meshd.cli.render.shorten import MESSAGE_MAX, TEXT_MAX, merge_attempts, merge_messages, shorten
-from meshd.cli.render.status import event, path, settings, waiting
+from meshd.cli.render.status import event, frozen, path, settings, waiting
 from meshd.cli.render.table import Table
 from meshd.cli.render.terminal import age, clean_text, phase
 from meshd.plaintext import counted
@@ -33,6 +33,7 @@ _SEARCH_ENDED = frozenset({"ready", "draining", "terminating", "lost", "gone"})
 def explain(view: ExplainView, *, verbose: bool = False) -> list[RenderableType]:
     """What it does and why, the offers tried, the next offers, the events; with `verbose` all messages in full."""
     parts: list[RenderableType] = [
+        *([clean_text(frozen(view.freeze), "bold red")] if view.freeze else []),
         _headline(view),
         clean_text(view.why if verbose else shorten(merge_messages(view.why), 2 * TEXT_MAX)),
     ]

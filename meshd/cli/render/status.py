@@ -13,6 +13,7 @@ from rich.text import Text
 from meshd.api.schema import (
     CheckRow,
     EventRow,
+    FreezeView,
     GpuLoadRow,
     HeadNodeRow,
     NodeRow,
@@ -42,6 +43,7 @@ def status(view: StatusView, *, verbose: bool = False) -> list[RenderableType]:
     """The cluster, its cost, its pools and its problems; with `verbose` every problem by itself and in full."""
     tick = "no tick finished yet" if view.tick_age_s is None else f"last tick {age(view.tick_age_s)} ago"
     parts: list[RenderableType] = [
+        *([clean_text(frozen(view.freeze), "bold red")] if view.freeze else []),
         clean_text(f"cluster {view.cluster}   meshd {view.version}   up {age(view.uptime_s)}   {tick}"),
         clean_text(f"spending {usd(view.spend.usd_per_hour)} per hour, {usd(view.spend.usd_so_far)} so far"),
     ]
@@ -61,6 +63,12 @@ def status(view: StatusView, *, verbose: bool = False) -> list[RenderableType]:
     for problem in view.problems if verbose else merge_problems(view.problems):
         parts += _problem(problem, view.at, verbose=verbose)
     return parts
+
+
+def frozen(freeze: FreezeView) -> str:
+    """The freeze that holds, on one line."""
+    why = f": {freeze.reason}" if freeze.reason else ""
+    return f"FROZEN since {freeze.since:%Y-%m-%d %H:%M} UTC by {freeze.by}{why} (`meshctl thaw` ends it)"
 
 
 def _pools(pools: Sequence[PoolView], head: HeadNodeRow | None) -> Table:

@@ -58,6 +58,7 @@ class _Moment:
             self.desired.policy,
             views.slurm_of(self.tick.snapshot),
             held,
+            self.tick.plan.held_orders.get(machine.name, ""),
             unfit(machine, self._cluster_view),
             path_fault(machine, self._cluster_view),
         )
@@ -174,6 +175,7 @@ class ExplainService:
             NotReady: there was no tick yet.
         """
         view = self._explanation(query.subject)
+        view = view.model_copy(update={"freeze": views.freeze_view(self._state.desired().freeze)})
         machine = self._journal.machine(view.machine) if view.machine else None
         if machine is None or machine.phase not in IN_SLURM:
             return view

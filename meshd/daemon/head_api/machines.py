@@ -104,6 +104,8 @@ class MachineService:
         jobs = self._jobs(machine)
         how = "at once, by force" if request.force else "after its jobs"
         warnings = [f"job {', '.join(jobs)} loses the node"] if jobs and request.force else []
+        if (freeze := self._state.desired().freeze) is not None:
+            warnings.append(f"{freeze.words}: no machine ends before a thaw")
         if request.dry_run:
             return self._answer(machine, f"would be given back {how}", warnings)
         removal = Removal.FORCED if request.force or machine.removal is Removal.FORCED else Removal.BY_USER

@@ -92,6 +92,7 @@ def metrics_snapshot(
         steps_in_flight=steps_in_flight,
         tick_age_s=max(0.0, (now - ticked_at).total_seconds()) if ticked_at else None,
         auth_key_dead=bool(snapshot.dead_key),
+        frozen=desired.freeze is not None,
         cost_usd={key: value / MICROS for key, value in (cost or {}).items()},
         job_cost_usd={key: value / MICROS for key, value in (job_cost or {}).items()},
         budget_usd={(one.scope, one.period.value): one.limit / MICROS for one in limits},

@@ -19,6 +19,8 @@ from meshd.model.cooldown import Cooldown, CooldownKey
 from meshd.model.desired import OPTIONS, Desired, Pool, Target, is_set, options_of, written
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import SlurmView, Snapshot
+from meshd.plan.freeze import CURE, SUBJECT
+from meshd.plan.guards import asks_first
 from meshd.plan.placement import amount, node_gpus, unit_of, within
 from meshd.plan.scale import supply_gpus
 from meshd.provider_api import Offer
@@ -59,7 +61,7 @@ class ScaleService:
         desired, snapshot = self._state.desired(), self._state.snapshot()
         pool = chosen_pool(desired, request)
         target, dropped = self._target(pool, request, snapshot, "plan")
-        view = self._plan(_with_target(desired, target), snapshot)
+        view = self._plan_of_order(_with_target(desired, target), snapshot)
         return view.model_copy(
             update={
                 "warnings": [*dropped, *view.warnings],
@@ -82,7 +84,7 @@ class ScaleService:
             cooldowns=_of_other_pools(desired.cooldowns, pool),
             expired_cooldowns=_of_other_pools(desired.expired_cooldowns, pool),
         )
-        view = self._plan(lifted, snapshot)
+        view = self._plan_of_order(lifted, snapshot)
         machines = [m for m in journal.machines() if m.pool == pool.name]
         last_event_id = journal.last_event_id()
         target_id = None
@@ -99,6 +101,7 @@ class ScaleService:
             unit=unit_of(pool), target_id=target_id, at=now, last_event_id=last_event_id, plan=view,
             warnings=[*dropped, *view.warnings], findings=[*_dropped_options(pool, dropped), *view.findings],
             options=list(options_of(target)),
+            asks=asks_first(view.usd_per_hour_before, view.usd_per_hour_after, len(view.removes), desired.guards),
             waiting_for_jobs=_waiting_for_jobs(machines, view, views.slurm_of(snapshot)),
         )  # fmt: skip
 
@@ -115,6 +118,16 @@ class ScaleService:
         now = self._state.clock.now()
         decided = self._state.controller.decide(snapshot, now, desired)
         return plan_views.plan_view(decided, self._state.journal.machines(), snapshot, desired, now)
+
+    def _plan_of_order(self, desired: Desired, snapshot: Snapshot) -> s.PlanView:
+        """What would follow from somebody's order: while meshd is frozen, after a thaw."""
+        view = self._plan(replace(desired, freeze=None), snapshot)
+        if desired.freeze is None:
+            return view
+        text = f"{desired.freeze.words}: all this happens after a thaw"
+        finding = s.PlanFinding(code=WarningCode.FROZEN, subject=SUBJECT, text=text, cure=CURE)
+        warnings = [f"{text} ({CURE})", *view.warnings]
+        return view.model_copy(update={"warnings": warnings, "findings": [finding, *view.findings]})
 
     def _target(self, pool: Pool, request: s.ScaleRequest, snapshot: Snapshot, by: str) -> tuple[Target, list[str]]:
         before, offers = self._state.journal.targets().get(pool.name), snapshot.known_offers

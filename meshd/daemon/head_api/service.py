@@ -12,6 +12,7 @@ from meshd.api.handlers import Handlers
 from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.head_api.events import EventService
 from meshd.daemon.head_api.explain import ExplainService
+from meshd.daemon.head_api.freeze import FreezeService
 from meshd.daemon.head_api.logs import LogService
 from meshd.daemon.head_api.machines import MachineService
 from meshd.daemon.head_api.offers import OfferService
@@ -81,6 +82,7 @@ class HeadService:
         node_tokens: NodeTokenService,
         hosts: Invitations,
         images: ImageService,
+        freezes: FreezeService,
         waiting: Callable[[], tuple[WaitingJob, ...]] = tuple,
     ) -> None:
         self._state = state = HeadState(store, machines.controller, desired, snapshot, store.clock, waiting)
@@ -90,6 +92,7 @@ class HeadService:
         )  # fmt: skip
         self._hosts = hosts
         self._images = images
+        self._freezes = freezes
         self._machines = MachineService(state, slurm, hosts)
         self._scale = ScaleService(state, look_at_slurm=sources.slurm.read_once, look_at_key=sources.key.read_once)
         self._offers = OfferService(state, read_offers)
@@ -121,6 +124,8 @@ class HeadService:
         table.write(e.RELOAD, self._reloaded)
         table.write(e.DRAIN, self._machines.drain)
         table.write(e.UNDRAIN, self._machines.undrain)
+        table.write(e.FREEZE, self._freezes.freeze)
+        table.write(e.THAW, self._freezes.thaw)
         table.read(e.HOSTS, self._hosts.hosts)
         table.write(e.INVITE, self._hosts.invite)
         table.read(e.IMAGES, self._images.images)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from meshd import __version__
 from meshd.api import schema as s
+from meshd.codes import ProblemCode
 from meshd.daemon.head_api import views
 from meshd.daemon.head_api.state import HeadState
 from meshd.daemon.live_settings import LiveSettings
@@ -104,6 +105,7 @@ class StatusService:
             slurm=self._slurm_files.view(),
             head=self._head_node.row(slurm),
             waiting=[views.waiting_row(job) for job in state.waiting()],
+            freeze=views.freeze_view(desired.freeze),
             spend=s.SpendView(
                 usd_per_hour=round(sum(m.usd_per_hour for m in machines if m.phase in COSTS_MONEY), 4),
                 usd_so_far=round(self._usd_so_far(now), 4),
@@ -111,8 +113,10 @@ class StatusService:
         )
 
     def problems(self) -> list[s.ProblemView]:
-        """Everything that is not as it should be, worst first."""
-        return sorted(self._report.problems(), key=lambda p: (_WORST_FIRST.get(p.severity, 9), p.pool, p.text))
+        """Everything that is not as it should be, worst first; before all that meshd is frozen."""
+        return sorted(
+            self._report.problems(), key=lambda p: (not _is_freeze(p), _WORST_FIRST.get(p.severity, 9), p.pool, p.text)
+        )
 
     async def nodes(self) -> s.NodesView:
         """All machines that are not GONE."""
@@ -129,3 +133,7 @@ class StatusService:
             meshd=__version__, cluster=self._live.settings.cluster.name, python=platform.python_version(),
             slurm=slurm.version if slurm else "", tailscale=self._tailnet.table.version if self._tailnet.table else "",
         )  # fmt: skip
+
+
+def _is_freeze(problem: s.ProblemView) -> bool:
+    return problem.code == ProblemCode.FROZEN and not problem.pool

@@ -10,6 +10,7 @@ from meshd.api import schema as s
 from meshd.daemon.observe.agent_reports import LogTail
 from meshd.daemon.observe.slurm_ping import DOWN, SlurmPing
 from meshd.model.desired import Desired, Policy, Pool, options_of
+from meshd.model.freeze import Freeze
 from meshd.model.machine import COSTS_MONEY, COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import AgentReport, Fresh, Observation, SlurmNode, SlurmView, Snapshot, value_of
 from meshd.model.path import MeasuredPath, PeerPaths
@@ -152,6 +153,11 @@ def node_row(machine: Machine, slurm: SlurmView | None, cluster_view: ClusterVie
         settings=section_rows(cluster_view.report(machine)),
         by_queue=machine.by_queue, for_jobs=list(machine.for_jobs),
     )  # fmt: skip
+
+
+def freeze_view(freeze: Freeze | None) -> s.FreezeView | None:
+    """The freeze that holds; None for none."""
+    return s.FreezeView(since=freeze.at, by=freeze.by, reason=freeze.reason) if freeze is not None else None
 
 
 def waiting_row(job: WaitingJob) -> s.WaitingRow:

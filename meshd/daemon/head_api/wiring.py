@@ -10,6 +10,7 @@ from meshd.api.auth import Authorizer
 from meshd.api.server import HeadApiServer
 from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.head_api.doctor import Doctor
+from meshd.daemon.head_api.freeze import FreezeService
 from meshd.daemon.head_api.metrics import MetricsReader, MetricsService
 from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.hosts.invitations import Invitations
@@ -83,6 +84,7 @@ def build(
     node_tokens: NodeTokenService,
     hosts: Invitations,
     images: ImageService,
+    freezes: FreezeService,
     waiting: Callable[[], tuple[WaitingJob, ...]] = tuple,
 ) -> HeadApiParts:
     """Build the parts. For the arguments see HeadService and MetricsReader."""
@@ -96,7 +98,7 @@ def build(
         doctor=Doctor(report.checks, look=snapshot.refresh, now=clock.now),
         read_offers=Refresh(sources.offers.values(), clock),
         prices=prices, costs=costs, auth_key=auth_key, munge_key=munge_key, node_tokens=node_tokens,
-        hosts=hosts, images=images, waiting=waiting,
+        hosts=hosts, images=images, freezes=freezes, waiting=waiting,
     )  # fmt: skip
     metrics.follow(
         MetricsReader(store.journal, desired, snapshot, service, guards, slurm_files, machines, ledger, clock)

@@ -8,7 +8,7 @@ that a lost journal loses none. The machine has a record like any other, and is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 import structlog
@@ -19,6 +19,7 @@ from meshd.daemon.controller import Controller
 from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.reporting import problem
 from meshd.errors import InvalidRequest, NotFound, ProviderError
+from meshd.model.freeze import Freeze
 from meshd.model.image import PARTS_TAG, SLURM_TAG, TAILSCALE_TAG, Bake, BakePhase
 from meshd.model.machine import Machine, Phase, Removal
 from meshd.plan import images as plan
@@ -58,13 +59,20 @@ class ImageController(Controller):
         bakes: the journal's.
         machine_store: the machines.
         providers: the enabled ones; those that are an ImageBaker have images.
+        freeze: the freeze that holds: none is made then, and none deleted.
     """
 
     name = "images"
 
     def __init__(
-        self, cluster: str, bakes: Bakes, machine_store: MachineStore, providers: Mapping[str, Provider]
+        self,
+        cluster: str,
+        bakes: Bakes,
+        machine_store: MachineStore,
+        providers: Mapping[str, Provider],
+        freeze: Callable[[], Freeze | None] = lambda: None,
     ) -> None:
+        self.freeze = freeze
         super().__init__(machine_store.clock)
         self._cluster = cluster
         self._bakes = bakes
@@ -94,6 +102,8 @@ class ImageController(Controller):
     async def reconcile(self) -> float:
         """Make one pass. See Controller."""
         await self.look()
+        if self.freeze() is not None:
+            return LOOK_S
         for bake in self._bakes.active():
             try:
                 await self._go_on(bake)

@@ -66,6 +66,7 @@ class ImageService:
 
     async def bake(self, request: s.BakeRequest, actor: Actor) -> s.BakeAnswer:
         """Order a machine, of which an image is made."""
+        self._not_while_frozen()
         pool = self._pool(request)
         offer = self._offer(request, pool)
         place = f"{offer.provider}/{offer.region}/{offer.arch}"
@@ -112,6 +113,8 @@ class ImageService:
 
     async def prune(self, request: s.PruneRequest, actor: Actor) -> s.PruneAnswer:
         """Delete old images."""
+        if not request.dry_run:
+            self._not_while_frozen()
         await self._controller.look()
         images = self._controller.all()
         doomed = list(plan.prunable(images, self._used(), self._bakes.all(), with_newest=request.newest))
@@ -159,6 +162,10 @@ class ImageService:
                 for b in reversed(self._bakes.all())
             ],
         )  # fmt: skip
+
+    def _not_while_frozen(self) -> None:
+        if (freeze := self._controller.freeze()) is not None:
+            raise Refused(freeze.words, "`meshctl thaw`", code=RefusalCode.FROZEN)
 
     def _unread(self) -> list[str]:
         return [f"{name}: {why}" for name, why in sorted(self._controller.unread.items())]

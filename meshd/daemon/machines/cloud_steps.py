@@ -23,6 +23,7 @@ from meshd.errors import (
 )
 from meshd.gang_id import gang_id
 from meshd.model.cooldown import CooldownCause, CooldownKey
+from meshd.model.freeze import Freeze
 from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, MachineName, PoolName, SlotName, machine_name
 from meshd.model.machine import HOLDS_SLOT, FailureCause, Machine, Phase
 from meshd.model.plan import Adopt, AdoptOrphan, AskCloud, Launch, RequestMachine, Terminate, TerminateOrphan
@@ -51,7 +52,9 @@ class CloudSteps:
         list_again: Callable[[str], None],
         at_work: Callable[[Machine], Awaitable[str]],
         image_for: Callable[[Offer], str] = lambda _: "",
+        freeze: Callable[[], Freeze | None] = lambda: None,
     ) -> None:
+        self._freeze = freeze
         self._cluster = cluster
         self._machine_store = machine_store
         self._providers = providers
@@ -63,7 +66,15 @@ class CloudSteps:
         self._lookup = MachineLookup(machine_store, self._cooldowns, self._known)
         self.rates = CallRates(self._spacing_s)
         self._create_calls = CreateCalls(
-            cluster, machine_store, providers, user_data, self._cooldowns, self.rates, list_again, image_for
+            cluster,
+            machine_store,
+            providers,
+            user_data,
+            self._cooldowns,
+            self.rates,
+            list_again,
+            image_for,
+            freeze,
         )
 
     def _spacing_s(self, name: str) -> float:
@@ -128,7 +139,8 @@ class CloudSteps:
         if why := await self._at_work(machine):
             log.warning("not_ended", machine=machine.name, reason=why)
             return
-        await self._terminate(machine.provider, handle(machine))
+        if not await self._terminate(machine.provider, handle(machine)):
+            return
         self._machine_store.change(
             machine.name, EventKind.TERMINATE_CALLED, f"{machine.provider} was asked to end it: {step.reason}",
             terminate_calls=machine.terminate_calls + 1, terminate_called_at=self._machine_store.now())  # fmt: skip
@@ -170,7 +182,7 @@ class CloudSteps:
         """End an unknown machine, after one more look into the journal."""
         instance = step.instance
         key = (instance.provider, instance.id)
-        if any((m.provider, m.instance_id) == key for m in self._machine_store.journal.machines()):
+        if any((m.provider, m.instance_id) == key for m in self._machine_store.journal.machines()) or self._freeze():
             return
         self._machine_store.journal.event(
             self._machine_store.now(), EventKind.ORPHAN,
@@ -180,16 +192,20 @@ class CloudSteps:
         await self._terminate(instance.provider, instance)
         self._list_again(instance.provider)
 
-    async def _terminate(self, name: str, instance: Instance) -> None:
+    async def _terminate(self, name: str, instance: Instance) -> bool:
+        """End it; False when it was not, since meshd was frozen while the call waited for its turn."""
         rate, clock = self.rates.of("terminate", name, instance.region), self._machine_store.clock
         while (wait_s := rate.wait_s(clock.monotonic_s(), 0) or 0.0) > 0:
             await clock.sleep(wait_s)
+        if (freeze := self._freeze()) is not None:
+            log.warning("not_ended", machine=instance.token, reason=freeze.words)
+            return False
         sent_s = clock.monotonic_s()
         rate.sent(sent_s)
         try:
             await self._known(name).terminate(instance)
         except NotFound:
-            return  # the listing confirms it
+            return True  # the listing confirms it
         except ProviderError as error:
             if isinstance(error, RateLimited):
                 rate.refused(sent_s, clock.monotonic_s(), error.retry_after_s)
@@ -197,6 +213,7 @@ class CloudSteps:
                 rate.taken(sent_s)
             raise
         rate.taken(sent_s)
+        return True
 
     def _known(self, name: str) -> Provider:
         provider = self._providers.get(name)

@@ -21,7 +21,7 @@ from meshd.errors import IllegalMove, StoreError
 from meshd.model.desired import Desired
 from meshd.model.machine import Machine, Phase, without_future
 from meshd.model.observed import Fresh, Snapshot
-from meshd.model.plan import Plan, RecordDevice, RecordFitness, RecordPublished, RequestMachine, Step
+from meshd.model.plan import Launch, Plan, RecordDevice, RecordFitness, RecordPublished, RequestMachine, Step
 from meshd.plan.plan_input import believed
 from meshd.plan.planner import plan
 from meshd.provider_api import InstanceState
@@ -158,6 +158,8 @@ class MachineController(Controller):
 
     def _begin(self, decided: Plan) -> None:
         self._executor.forget_all_but({subject for step in decided.steps for subject in step.subjects})
+        launches = [step for step in decided.steps if isinstance(step, Launch)]
+        self._executor.note_turns(launches, decided.held_orders)
         notes = [step for step in decided.steps if isinstance(step, NOTES)]
         if notes:
             # When much changes at once, say the tailnet, each of a thousand machines has one.

@@ -17,6 +17,7 @@ from meshd.daemon.machines.launch_queue import CallRate, CallRates
 from meshd.errors import ConfigError, InvalidRequest, ProviderError, RateLimited, TailnetError, Transient, Uncertain
 from meshd.gang_id import gang_id, gang_machines
 from meshd.model.cooldown import CooldownCause, CooldownKey
+from meshd.model.freeze import Freeze
 from meshd.model.ids import MachineName
 from meshd.model.machine import Machine, Phase
 from meshd.model.plan import Launch
@@ -80,6 +81,7 @@ class CreateCalls:
         rates: how fast each cloud takes calls.
         list_again: has a provider's machines listed soon.
         image_for: the id of the image that a machine of an offer boots from; "" for the cloud's own.
+        freeze: the freeze that holds; None for none.
     """
 
     def __init__(
@@ -92,7 +94,9 @@ class CreateCalls:
         rates: CallRates,
         list_again: Callable[[str], None],
         image_for: Callable[[Offer], str] = lambda _: "",
+        freeze: Callable[[], Freeze | None] = lambda: None,
     ) -> None:
+        self._freeze = freeze
         self._cluster = cluster
         self._machine_store = machine_store
         self._providers = providers
@@ -154,6 +158,10 @@ class CreateCalls:
             self._machine_store.paused(CooldownKey.of_pool(first.pool), RETRY_TRANSIENT_S, words, fault=False)
             said = {machine.name: f"nothing was rented: {error}" for machine in machines}
             self._move_all(said, Phase.GONE, failure=str(error))
+            return
+        if (freeze := self._freeze()) is not None:  # since the key was asked for
+            if not unclear:
+                self._move_all({m.name: f"nothing was rented: {freeze.words}" for m in machines}, Phase.GONE)
             return
         if too_large := provider_capabilities.user_data_refusal(user_data.text, first.provider, can):
             self._refuse_to_send(machines, too_large)
@@ -335,6 +343,8 @@ class CreateCalls:
 
     def _not_now(self, machine: Machine) -> str:
         """Why the order is not sent: what was learned, or said, while it waited for its turn."""
+        if (freeze := self._freeze()) is not None:
+            return freeze.words
         if machine.provider not in self._providers:
             return f"providers.{machine.provider} is no longer enabled"
         if machine.removal:

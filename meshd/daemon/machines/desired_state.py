@@ -13,6 +13,7 @@ from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.observe.source import Observed
 from meshd.model.budget import Budget, Spent
 from meshd.model.desired import Desired, Policy, Pool, Promise
+from meshd.model.freeze import Freeze
 from meshd.model.host import Host
 from meshd.model.observed import SlurmView, value_of
 from meshd.plan.ledger import budget_of
@@ -20,6 +21,7 @@ from meshd.plan.provider_capabilities import limits, rents_pods
 from meshd.provider_api import Provider
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
+from meshd.store.launches import Launches
 
 DAY_S = 86400.0
 LATE_SLACK_S = 10.0
@@ -147,6 +149,7 @@ class DesiredState:
         ledger: what is spent.
         may_change_devices: the tailnet's API can be asked to change devices.
         hosts: owned machines, and invitations.
+        freeze: the freeze that holds; None for none.
     """
 
     def __init__(
@@ -162,7 +165,10 @@ class DesiredState:
         *,
         may_change_devices: bool,
         hosts: Callable[[], tuple[Host, ...]] = tuple,
+        freeze: Callable[[], Freeze | None] = lambda: None,
     ) -> None:
+        self._freeze = freeze
+        self._launches = Launches(journal, clock.now())
         self._hosts = hosts
         self._live = live
         self._ledger = ledger
@@ -198,6 +204,9 @@ class DesiredState:
             expired_cooldowns=self._journal.expired_cooldowns(now),
             budget=self._budget(now),
             hosts=self._hosts(),
+            freeze=self._freeze(),
+            guards=settings.guards.guards,
+            launches=self._launches.within(settings.guards.launch_interval_s, now),
         )  # fmt: skip
 
     def _budget(self, now: datetime) -> Budget:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime
@@ -188,6 +188,18 @@ class Executor:
         else:
             # It may change with every packet: it is worth no line in the journal.
             self._machine_store.journal.note(replace(machine, path=step.path))
+
+    def note_turns(self, launches: Iterable[p.Launch], held: Iterable[str]) -> None:
+        """Note whose order may go out, and whose has to wait, in memory only: after a restart it counts anew."""
+        journal, now = self._machine_store.journal, self._machine_store.now()
+        for name in (name for step in launches for name in step.machines):
+            machine = journal.machine(name)
+            if machine is not None and machine.turn_since is None:
+                journal.note(replace(machine, turn_since=now))
+        for name in held:
+            machine = journal.machine(name)
+            if machine is not None and machine.turn_since is not None:
+                journal.note(replace(machine, turn_since=None))
 
     def _ask_agent(self, step: p.AskAgent) -> None:
         """It is worth no line in the journal."""

@@ -19,6 +19,7 @@ from meshd.model.machine import Machine, Removal
 from meshd.model.observed import Snapshot
 from meshd.plan.cooldowns import FORGET_AFTER_S, BootPolicy, failures_in_row, tripped
 from meshd.plan.failure_rules import counts_in_a_row
+from meshd.plan.guards import leaving_room
 from meshd.plan.idle import give_back, idle_since, is_timed
 from meshd.plan.placement import amount, cooldown_of, usable
 from meshd.plan.plan_input import LONG_AGO, ClusterView
@@ -110,7 +111,7 @@ class IdleWatch:
         self._idle: dict[str, datetime] = {}
 
     def look(self, snapshot: Snapshot, now: datetime) -> None:
-        """At most one machine a pool and tick is given back. Raises StoreError."""
+        """At most one machine a pool and tick is given back: those that are idle longest first. Raises StoreError."""
         desired = self._desired()
         of_pool: dict[str, list[Machine]] = {}
         for machine in self._machine_store.journal.machines():
@@ -120,10 +121,20 @@ class IdleWatch:
         cluster_view = ClusterView.of(snapshot, desired.policy, now)
         by_queue = {pool.name for pool in timed if pool.from_queue}
         self._idle = idle_since(self._idle, machines, cluster_view, by_queue) if machines else {}
-        for pool in timed:
-            target = desired.targets.get(pool.name)
-            found = give_back(pool, target, of_pool[pool.name], self._idle, now, desired.policy.billing)
-            if found and found.machine.name not in self._executor.busy:
+        if desired.freeze is not None:
+            return
+        every = [machine for machines_of_one in of_pool.values() for machine in machines_of_one]
+        room = leaving_room(desired.guards, every, cluster_view.slurm)
+        leave = [
+            (pool, found)
+            for pool in timed
+            if (found := give_back(
+                pool, desired.targets.get(pool.name), of_pool[pool.name], self._idle, now, desired.policy.billing
+            ))
+        ]  # fmt: skip
+        leave.sort(key=lambda one: self._idle[one[1].machine.name])
+        for pool, found in leave[:room]:
+            if found.machine.name not in self._executor.busy:
                 # The machine first: were meshd killed in between, the target would call it back.
                 name, reason = found.machine.name, f"{found.reason}: it is given back"
                 self._machine_store.change(name, EventKind.REMOVE, reason, removal=Removal.SCALE_DOWN, reason=reason)

@@ -18,6 +18,7 @@ from meshd.daemon.machines.node_steps import Agents, Devices, NodeSteps, SlurmCo
 from meshd.daemon.machines.policies import Policies
 from meshd.daemon.observe.agent_reports import NodeLogs, NodeReports
 from meshd.model.desired import Desired
+from meshd.model.freeze import Freeze
 from meshd.model.observed import Snapshot
 from meshd.provider_api import Offer, Provider
 
@@ -61,6 +62,7 @@ def build(
     followers: Sequence[Wakes] = (),
     tick_took_s: Callable[[float], object] = lambda _: None,
     image_for: Callable[[Offer], str] = lambda _: "",
+    freeze: Callable[[], Freeze | None] = lambda: None,
 ) -> MachineParts:
     """Make the parts.
 
@@ -83,11 +85,20 @@ def build(
         followers: see MachineController.
         tick_took_s: see MachineController.
         image_for: see CreateCalls.
+        freeze: the freeze that holds; None for none.
     """
     awake = awake or asyncio.Event()
     node_steps = NodeSteps(store, slurm, agents, devices, live, wait_until_quiet, machine_logs)
     cloud_steps = CloudSteps(
-        live.settings.cluster.name, store, providers, user_data, live, list_again, node_steps.at_work, image_for
+        live.settings.cluster.name,
+        store,
+        providers,
+        user_data,
+        live,
+        list_again,
+        node_steps.at_work,
+        image_for,
+        freeze,
     )
     executor = Executor(store, cloud_steps, node_steps, store.clock, awake.set, live)
     policies = Policies(store, live, desired, executor, reports, logs)

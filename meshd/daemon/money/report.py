@@ -46,7 +46,11 @@ class BudgetReporter(Reporter):
         for one in warned_of(budget, now):
             if (one.scope, one.period) in killing:
                 text = f"all machines are given back, and their jobs killed, by kill_at: {one.words}"
-                yield problem(ProblemCode.BUDGET_KILL, "error", text, f"raise {one.setting}", pool=one.scope)
+                cure = f"raise {one.setting}"
+                if desired.freeze is not None:
+                    text = f"kill_at is reached and the freeze holds it: all machines go on and cost money. {one.words}"
+                    cure = f"`meshctl thaw` lets kill_at end them; {cure} to keep them"
+                yield problem(ProblemCode.BUDGET_KILL, "error", text, cure, pool=one.scope)
                 continue
             over = one.left <= 0
             text = f"nothing more is rented: {one.words}" if over else one.words

@@ -111,6 +111,7 @@ def _is(fault: Fault, line: int, code: FaultCode, told: tuple[str, ...]) -> bool
             ("aws", "enabled = true"),
         ),
         (POOL + 'features = ["a", "a"]\n', 3, FaultCode.NAMED_TWICE, ("features",)),
+        (POOL + "max_nodes = 9\n[guards]\nmax_launches = 8\n", 5, FaultCode.GANG_IN_PARTS, ("to 9",)),
         ("[timing]\njoin_token_ttl_s = 60\n", 2, FaultCode.TIMING, ("timing.join_token_ttl_s = 60",)),
         ("[timing]\nclock_skew_max_s = 1000\n", 2, FaultCode.TIMING, ("at most 300",)),
         (

@@ -16,10 +16,12 @@ from meshd.daemon.machines.wiring import build as build_machines
 from meshd.daemon.observe.agent_reports import NodeReports
 from meshd.errors import NotFound, SlurmError
 from meshd.model.desired import Desired, Policy, Pool
+from meshd.model.guards import Guards
 from meshd.model.machine import Machine
 from meshd.model.observed import SlurmNode, SlurmView, Snapshot
 from meshd.provider_api import GangRequest, Instance, InstanceId, InstanceState, LaunchRequest, ProviderCapabilities
 from meshd.slurm.job_signal import JobSignal
+from meshd.store.freezes import Freezes
 from meshd.store.journal import Journal
 from tests.clocks import HandClock
 from tests.live import live_settings
@@ -183,6 +185,8 @@ class Small:
         for one in machines:
             self.journal.put(one, "phase", "given", NOW)
         self.cloud, self.slurm, self.agents = Cloud(), Slurm(), Agents()
+        self.guards = Guards()
+        self.freezes = Freezes(self.journal, self.clock.now())
         self.providers: dict[str, Any] = {"aws": self.cloud}
         live = live_settings(providers={"aws": ProviderSettings(max_concurrent_calls=at_once)})
         self.seen: Snapshot = snapshot()
@@ -192,7 +196,7 @@ class Small:
         self.machines = build_machines(
             live, self.machine_store, providers=self.providers, slurm=self.slurm, agents=self.agents, devices=None,
             user_data=self.agents, desired=self.desired, snapshot=lambda: self.seen, list_again=lambda _: None,
-            reports=self.reports, awake=self.awake,
+            reports=self.reports, awake=self.awake, freeze=lambda: self.freezes.current,
         )  # fmt: skip
         self.node_steps, self.cloud_steps = self.machines.node_steps, self.machines.cloud_steps
         self.executor, self.reconciler = self.machines.executor, self.machines.controller
@@ -201,7 +205,7 @@ class Small:
         now = self.clock.now()
         return Desired(
             "lab", {"h100": self.pool}, self.journal.targets(), Policy(), self.journal.cooldowns(now),
-            self.journal.expired_cooldowns(now),
+            self.journal.expired_cooldowns(now), freeze=self.freezes.current, guards=self.guards,
         )  # fmt: skip
 
     async def settle(self) -> None:

@@ -11,6 +11,7 @@ from meshd.model import plan as p
 from meshd.model.budget import Budget
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.desired import Desired, Policy, Pool, Promise, Target
+from meshd.model.freeze import Freeze
 from meshd.model.host import Host
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Unavailable
@@ -67,7 +68,7 @@ def decided(
     slurm: SlurmView | None, *machines: Machine, offers: Sequence[Offer] = (HERE, NEXT, THERE), pool: Pool = POOL,
     gpus: int | None = None, cooldowns: Mapping[CooldownKey, Cooldown] | None = None,
     expired: Mapping[CooldownKey, Cooldown] | None = None, target: Mapping[str, Any] | None = None,
-    budget: Budget | None = None, unread: Mapping[str, Unavailable] | None = None,
+    budget: Budget | None = None, freeze: Freeze | None = None, unread: Mapping[str, Unavailable] | None = None,
     hosts: tuple[Host, ...] = (), **parts: Any,
 ) -> p.Plan:  # fmt: skip
     rented = [m for m in machines if m.instance_id]
@@ -82,6 +83,7 @@ def decided(
     desired = Desired(
         "lab", {"h100": pool}, targets, Policy(gang_max={"aws": 500, "gce": 1000}), cooldowns=cooldowns or {},
         expired_cooldowns=expired or {}, budget=budget or Budget(), hosts=hosts,
+        freeze=freeze,
     )  # fmt: skip
     return plan(desired, machines, seen, NOW)
 

@@ -11,6 +11,7 @@ from meshd.codes import DemandCode
 from meshd.model import plan as p
 from meshd.model.cooldown import Cooldown, CooldownKey
 from meshd.model.desired import Desired, Policy, Pool, Target
+from meshd.model.freeze import Freeze
 from meshd.model.host import Host, HostOrder, HostState
 from meshd.model.machine import FailureCause, Machine, Phase
 from meshd.model.observed import Fresh, Snapshot, TailnetPeer
@@ -180,6 +181,15 @@ def test_a_job_whose_slot_is_that_of_a_host_that_is_away_goes_back() -> None:
         (("7",), ("h100-1", "h100-3"), DemandCode.NO_CAPACITY)
     ]
     assert found.refused[0].reason == "pc-1 is away since meshd knows it"
+
+
+def test_while_meshd_is_frozen_no_host_is_taken_and_its_slot_says_why() -> None:
+    freeze = Freeze(NOW, "ann", "the cloud lies")
+    hosts = (host(1), host(2, sleeps=True))
+    found = decided(view(job(7, 2, 3)), pool=QUEUED, hosts=hosts, freeze=freeze)
+    assert not found.steps
+    assert [(one.slots, one.code) for one in found.refused] == [(("h100-2", "h100-3"), DemandCode.FROZEN)]
+    assert found.bound_slots == dict.fromkeys(("h100-1", "h100-2"), freeze.words)
 
 
 def test_a_host_is_not_woken_for_a_job_that_cannot_have_the_rest() -> None:

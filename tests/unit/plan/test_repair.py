@@ -11,7 +11,8 @@ import pytest
 from meshd.model import plan as p
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.desired import Desired, Pool, Target
-from meshd.model.machine import Machine, Phase, UnfitReason
+from meshd.model.guards import Guards
+from meshd.model.machine import Machine, Phase, Removal, UnfitReason
 from meshd.model.observed import AgentReport, Fresh, Snapshot
 from meshd.plan.lifecycle import next_step
 from meshd.plan.plan_input import ClusterView, PlanInput
@@ -50,10 +51,11 @@ def step(m: Machine, states: list[str], parts: dict[str, Any] | None = None, **m
 
 
 def planned(*nodes: tuple[Machine, list[str], dict[str, Any]], pool: Pool = POOL, gpus: int | None = -1,
-            cooldowns: dict[CooldownKey, Cooldown] | None = None, **more: Any) -> list[p.Step]:  # fmt: skip
+            cooldowns: dict[CooldownKey, Cooldown] | None = None, guards: Guards | None = None,
+            **more: Any) -> list[p.Step]:  # fmt: skip
     gpus = len(nodes) if gpus == -1 else gpus
     targets = {} if gpus is None else {"h100": Target("h100", gpus)}
-    desired = Desired("lab", {"h100": pool}, targets, cooldowns=cooldowns or {})
+    desired = Desired("lab", {"h100": pool}, targets, cooldowns=cooldowns or {}, guards=guards or Guards())
     return list(plan(desired, [m for m, _, _ in nodes], seen(*nodes, **more), NOW).steps)
 
 
@@ -149,6 +151,17 @@ BAD = (ready(noted=UnfitReason.DRAINED), ["IDLE", "DRAIN"], KILL)
 
 def test_an_unfit_node_without_a_job_is_replaced() -> None:
     assert replaced(BAD, FIT) == [BAD[0].name]
+
+
+def test_but_not_while_as_many_nodes_leave_as_may_at_once() -> None:
+    guards = Guards(max_leaving=1)
+    assert replaced(BAD, FIT, guards=guards) == [BAD[0].name]
+    leaves = (replace(FIT[0], phase=Phase.DRAINING, removal=Removal.BY_USER), ["IDLE", "DRAIN"], MINE)
+    assert replaced(BAD, leaves, gpus=1, guards=guards) == []
+    assert replaced(BAD, leaves, gpus=1, guards=Guards(max_leaving=2)) == [BAD[0].name]
+    waits = {leaves[0].slot: "7"}
+    assert replaced(BAD, leaves, gpus=1, guards=guards, jobs=waits) == [BAD[0].name], "that may take days"
+    assert replaced((BAD[0], *BAD[1:]), leaves, gpus=1) == [BAD[0].name]
 
 
 @pytest.mark.parametrize(

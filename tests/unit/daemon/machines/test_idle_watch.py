@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from meshd.model.desired import Target
+from meshd.model.guards import Guards
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh
 from tests.unit.daemon.small import Small
@@ -89,3 +90,11 @@ async def test_a_time_in_which_slurm_was_away_does_not_count(small: Small) -> No
     assert leaving(small) == set()
     await tick(small, at_s=1301)
     assert leaving(small) == {"h100-1"}
+
+
+async def test_not_more_leave_at_once_than_the_guard_allows(small: Small) -> None:
+    small.guards = Guards(max_leaving=1)
+    for at_s in (0, 601, 602, 603):
+        await tick(small, at_s=at_s)
+        assert len(leaving(small)) <= 1
+    assert len(leaving(small)) == 1
