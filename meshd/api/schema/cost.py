@@ -82,6 +82,7 @@ class CostView(Document):
         month_usd: what this month has cost until now.
         month_projected_usd: what it will have cost when the machines of now go on until its end.
         jobs_by: how it is known which jobs had which machines: `accounting` (Slurm's records) or `queue`.
+        jobs_read_at: when this was read last; null before the first time. What jobs had since then is not known.
     """
 
     at: AwareDatetime
@@ -96,4 +97,5 @@ class CostView(Document):
     month_projected_usd: float = 0.0
     known_since: AwareDatetime | None = None
     jobs_by: Literal["accounting", "queue", ""] = ""
+    jobs_read_at: AwareDatetime | None = None
     budget: list[BudgetRow] = []

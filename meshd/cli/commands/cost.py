@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import click
 
@@ -15,13 +15,16 @@ from meshd.cli.render.table import Table
 from meshd.cli.render.terminal import show as show_parts
 from meshd.cli.session import Session, print_json, say
 
-BY = ("pool", "provider", "machine", "day", "user", "account", "job")
+OF_JOBS = ("user", "account", "job")
+BY = ("pool", "provider", "machine", "day", *OF_JOBS)
 EXAMPLES = """\b
 Examples:
   meshctl cost                                      this month, by pool
   meshctl cost --by user --since 7d                 who used it, in the last week
   meshctl cost --by job --since 2026-11-01 -o json  every job since then
 """
+JOBS_OLD = timedelta(minutes=5)
+"""meshd reads every minute at least which jobs have which machines."""
 _UNUSED = {"idle": "(idle)", "others": "(others)"}
 
 
@@ -77,6 +80,11 @@ def _below(view: CostView) -> Iterator[str]:
     )
     if view.known_since is not None and view.known_since > view.since:
         yield f"the ledger begins on {view.known_since:%Y-%m-%d %H:%M} UTC"
+    if view.by in OF_JOBS and view.jobs_read_at is not None and view.at - view.jobs_read_at > JOBS_OLD:
+        yield (
+            f"which jobs had the machines is known until {view.jobs_read_at:%Y-%m-%d %H:%M} UTC: "
+            "`meshctl status` shows why"
+        )
     for row in view.budget:
         yield _budget(row)
 

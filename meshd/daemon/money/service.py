@@ -69,7 +69,7 @@ class CostService:
             at=now, by=query.by, since=since, until=until, rows=_rows(found.rows, by, query.limit),
             micro_usd=found.micros, usd=found.micros / MICROS, usd_per_hour=rate / MICROS, month_usd=month / MICROS,
             month_projected_usd=projected(month, rate, now) / MICROS, known_since=self._ledger.known_since(),
-            jobs_by="" if records is None else "accounting" if records else "queue",
+            jobs_by="" if records is None else "accounting" if records else "queue", jobs_read_at=self._uses.read_at,
             budget=budget_rows(budget, budget.at or now),  # both sums of one moment: a machine's second counts once
         )  # fmt: skip
 

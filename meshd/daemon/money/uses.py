@@ -14,7 +14,7 @@ from meshd.api.schema import ProblemView
 from meshd.codes import ProblemCode
 from meshd.daemon.controller import Controller
 from meshd.daemon.reporting import problem
-from meshd.errors import SlurmError
+from meshd.errors import SlurmError, StoreError
 from meshd.model.ledger import JobUse
 from meshd.plan.ledger import shares
 from meshd.runtime.clock import Clock
@@ -65,6 +65,7 @@ class JobUses(Controller):
 
     Attributes:
         by_records: the last reading was of Slurm's records; None before the first one.
+        read_at: when that reading was; None before the first one.
     """
 
     name: ClassVar[str] = "job uses"
@@ -77,7 +78,7 @@ class JobUses(Controller):
         self._ledger = ledger
         self._reader = reader
         self._slurm = slurm
-        self._read_at: datetime | None = None
+        self.read_at: datetime | None = None
         self._pruned_at: datetime | None = None
         self._known: dict[tuple[str, str, datetime], JobUse] = {}
         self._reading = asyncio.Lock()
@@ -103,9 +104,15 @@ class JobUses(Controller):
         return RECORDS_EVERY_S if self.by_records else READ_EVERY_S
 
     async def read_now(self) -> None:
-        """Read once more, for somebody who asks for costs. What cannot be read stays as it was."""
-        if self._read_at is None or abs((self._clock.now() - self._read_at).total_seconds()) > FRESH_S:
-            await self._follow()
+        """Read once more, for somebody who asks for costs.
+
+        What cannot be read stays as it was. So does what cannot be written, e.g. on a full disk: he only asks.
+        """
+        if self.read_at is None or abs((self._clock.now() - self.read_at).total_seconds()) > FRESH_S:
+            try:
+                await self._follow()
+            except StoreError as error:
+                log.warning("job_uses_not_written", reason=str(error))
 
     async def _follow(self) -> None:
         async with self._reading:
@@ -123,17 +130,17 @@ class JobUses(Controller):
     async def _read(self, now: datetime, slots: frozenset[str]) -> None:
         open_before = self._ledger.open_uses()
         # Jobs that run are in every reading, whenever they began.
-        since = self._read_at or self._ledger.counted_until() or now - timedelta(days=1)
+        since = self.read_at or self._ledger.counted_until() or now - timedelta(days=1)
         found = await self._reader.read(since, records=await self._slurm.keeps_records())
         uses = {(use.job, use.slot, use.since): use for use in found.uses if use.slot in slots}
-        ended = self._read_at or now
+        ended = self.read_at or now
         for use in open_before:
             key = (use.job, use.slot, use.since)
             if key not in uses:
                 # It ran when it was seen last, and slurmctld has forgotten it, or gave it other nodes.
                 uses[key] = replace(use, until=max(use.since, ended))
         self._ledger.note_uses(use for key, use in uses.items() if self._known.get(key) != use)
-        self._known, self._read_at, self.by_records = uses, now, found.whole
+        self._known, self.read_at, self.by_records = uses, now, found.whole
 
     def _count(self, now: datetime) -> None:
         """Add to the counters what jobs have cost since the last count."""

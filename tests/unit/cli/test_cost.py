@@ -54,5 +54,12 @@ def test_the_table_the_sum_and_the_budget(head: SimHead, served: SimHead, meshct
     assert (asked[-1].by, asked[-1].since) == ("pool", None)
 
 
+def test_what_is_not_known_of_jobs_is_said(head: SimHead, served: SimHead, meshctl: Meshctl) -> None:
+    head.give(COST, lambda _: VIEW.model_copy(update={"jobs_read_at": NOW - timedelta(hours=1)}))
+    assert "known until 2026-03-15 11:00 UTC: `meshctl status`" in meshctl("cost", "--by", "user").out
+    head.give(COST, lambda _: VIEW.model_copy(update={"jobs_read_at": NOW - timedelta(minutes=1)}))
+    assert "known until" not in meshctl("cost", "--by", "user").out
+
+
 def test_a_word_that_is_no_row_is_refused(served: SimHead, meshctl: Meshctl) -> None:
     assert meshctl("cost", "--by", "weekday").code == ExitCode.USAGE

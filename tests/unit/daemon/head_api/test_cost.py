@@ -17,6 +17,7 @@ from meshd.api.faults import Refused
 from meshd.codes import EventKind, ProblemCode
 from meshd.daemon.money.report import BudgetReporter
 from meshd.daemon.money.uses import COUNTED_AFTER, JobUses
+from meshd.errors import StoreError
 from meshd.model.budget import MICROS, BudgetLimits, Spent
 from meshd.model.ledger import JobUse
 from meshd.model.machine import Machine, Phase
@@ -134,6 +135,28 @@ async def test_a_job_that_is_seen_no_more_has_ended(room: HeadRoom) -> None:
     assert room.ledger.open_uses() == []
     (ended,) = room.ledger.uses(NOW - 10 * HOUR, NOW + 10 * HOUR)
     assert ended.until == seen_at
+
+
+async def test_a_full_disk_keeps_nobody_from_asking(room: HeadRoom) -> None:
+    had(room, 1, 4)
+    room.records.uses = (use(room, "7", 1, 4, 2, 8),)
+    before = await cost(room, by="user")
+    read_at = room.clock.now()
+    assert before.jobs_read_at == read_at
+
+    with room.journal.writing() as db:
+        db.execute("PRAGMA max_page_count = 1")  # as a disk on which the file cannot grow
+    room.records.uses = tuple(use(room, f"{number}", 1, 2, 0, 8, name="n" * 200) for number in range(8, 208))
+    room.clock.t_s += 60
+    with pytest.raises(StoreError, match="full"):
+        await JobUses(room.ledger, room.records, room.records, room.clock).reconcile()
+    told = await cost(room, by="user")
+    assert ([(r.key, r.usd) for r in told.rows], told.jobs_read_at) == ([(r.key, r.usd) for r in before.rows], read_at)
+
+    with room.journal.writing() as db:
+        db.execute("PRAGMA max_page_count = 100000")
+    assert (await cost(room, by="job")).jobs_read_at == room.clock.now()
+    assert len(room.ledger.uses(NOW - 10 * HOUR, NOW + 10 * HOUR)) == 201
 
 
 async def test_nodes_that_are_not_ours_are_left_out(room: HeadRoom) -> None:
