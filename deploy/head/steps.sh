@@ -160,6 +160,27 @@ for row in journal.execute(query):
 END
 }
 
+# Prints the form of the journal; nothing where there is none. Fails when it cannot be read.
+journal_form() {
+    if [ ! -e "$state_dir/journal.db" ]; then return 0; fi
+    runuser -u "$(stat -c %U "$state_dir/journal.db")" -- python3 -I - "$state_dir/journal.db" <<'END'
+import sqlite3, sys
+journal = sqlite3.connect(f"file:{sys.argv[1]}?mode=ro", uri=True, timeout=10)
+print(journal.execute("PRAGMA user_version").fetchone()[0])
+END
+}
+
+# An older meshd does not start with a newer journal, so it is not installed over one. The way back puts the copy from
+# before the upgrade in the journal's place, while the newer meshctl is there: that knows whether it is safe.
+refuse_newer_journal() { # FORM
+    found=$(journal_form 2>/dev/null) || return 0
+    if [ -z "$found" ] || [ "$found" -le "$1" ]; then return 0; fi
+    copy=$(find "$state_dir" -maxdepth 1 -name 'journal.db.form-*[0-9]' | head -n 1)
+    say "the journal has form $found, and the meshd that is to be installed knows up to $1: it would not start"
+    say "first: systemctl stop meshd, then meshctl restore ${copy:-the backup from before the upgrade}"
+    die "nothing was changed; see docs/operations.md, Upgrade"
+}
+
 refuse_while_rented() {
     if ! found=$(rented); then
         [ "$keep_machines" = no ] || return 0

@@ -7,6 +7,7 @@ replaced is kept aside. A restore that was killed is repeated as a whole.
 from __future__ import annotations
 
 import io
+import json
 import os
 import pwd
 import shutil
@@ -31,6 +32,7 @@ from meshd.backup.archive import (
     Manifest,
     as_owner,
 )
+from meshd.runtime.aside import aside, forget_old
 from meshd.runtime.atomicfile import write_atomic
 from meshd.runtime.root_path import others_decide
 from meshd.runtime.strict_tar import write_end, write_member
@@ -47,10 +49,12 @@ class Restored:
 
     Attributes:
         aside: the folders with what was replaced.
+        forgotten: the folders of earlier restores that were removed.
         munge_key: the munge key is another one than before.
     """
 
     aside: list[str] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
     munge_key: bool = False
 
 
@@ -92,10 +96,18 @@ def is_journal(source: BinaryIO) -> bool:
 
 
 def restore_journal(source: BinaryIO, state_dir: Path) -> Restored:
-    """Put a copy of the journal in the journal's place. Raises BackupRefused, OSError."""
-    size = source.seek(0, os.SEEK_END)
-    source.seek(0)
-    return Restored(_import(state_dir, _owner(state_dir), {"journal.db": (source, size)}))
+    """Put the copy that an older meshd left of the journal in the journal's place.
+
+    Raises:
+        BackupRefused: meshd runs, the copy is no journal, or machines have come since it was made. Nothing was changed.
+        OSError: no space, no permission.
+    """
+    return _import("back", state_dir, _owner(state_dir), {"journal.db": _sized(source)})
+
+
+def check_journal(source: BinaryIO, state_dir: Path) -> None:
+    """Look whether `restore_journal` would refuse the copy; meshd may run. Raises BackupRefused, OSError."""
+    _as_owner("check", state_dir, _owner(state_dir), {"journal.db": _sized(source)})
 
 
 def restore(unpacked: Path, manifest: Manifest, state_dir: Path, *, tailnet: bool, places: HeadPlaces) -> Restored:
@@ -118,8 +130,8 @@ def restore(unpacked: Path, manifest: Manifest, state_dir: Path, *, tailnet: boo
         state_dir.mkdir(mode=0o755, parents=True)
         os.chown(state_dir, *owner)
     files = {n.removeprefix(f"{STATE}/"): ((unpacked / n).open("rb"), manifest.files[n].size) for n in names}
-    done = Restored(_import(state_dir, owner, files))  # type: ignore[arg-type]
-    aside = places.aside / f"before-restore-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
+    done = _import("import", state_dir, owner, files)  # type: ignore[arg-type]
+    kept = aside(places.aside, datetime.now(UTC))
     for name, entry in manifest.files.items():
         path = places.path(name)
         if path is None or (name == TAILSCALED and not tailnet):
@@ -127,14 +139,15 @@ def restore(unpacked: Path, manifest: Manifest, state_dir: Path, *, tailnet: boo
         data = (unpacked / name).read_bytes()
         if path.is_file() and not path.is_symlink() and path.read_bytes() == data:
             continue
-        _replace(path, data, entry.mode, aside / name)
+        _replace(path, data, entry.mode, kept / name)
         if name == MUNGE_KEY:
             done.munge_key = True
             with suppress(KeyError):
                 user = pwd.getpwnam("munge")
                 os.chown(path, user.pw_uid, user.pw_gid)
-    if aside.exists():
-        done.aside.append(str(aside))
+    if kept.exists():
+        done.aside.append(str(kept))
+        done.forgotten += map(str, forget_old(places.aside))
     return done
 
 
@@ -184,7 +197,19 @@ def state_owner(state_dir: Path) -> tuple[int, int]:
     return entry.pw_uid, entry.pw_gid
 
 
-def _import(directory: Path, owner: tuple[int, int], files: dict[str, tuple[BinaryIO, int]]) -> list[str]:
+def _import(verb: str, directory: Path, owner: tuple[int, int], files: dict[str, tuple[BinaryIO, int]]) -> Restored:
+    told = json.loads(_as_owner(verb, directory, owner, files))
+    return Restored([told["aside"]] if told["aside"] else [], told["forgotten"])
+
+
+def _sized(source: BinaryIO) -> tuple[BinaryIO, int]:
+    size = source.seek(0, os.SEEK_END)
+    source.seek(0)
+    return source, size
+
+
+def _as_owner(verb: str, directory: Path, owner: tuple[int, int], files: dict[str, tuple[BinaryIO, int]]) -> bytes:
+    """Give files to the program that runs as the owner of the state; what it printed. Raises BackupRefused."""
     with tempfile.TemporaryFile() as stream, tempfile.TemporaryFile() as errors:
         for name, (file, size) in files.items():
             with file:
@@ -192,14 +217,14 @@ def _import(directory: Path, owner: tuple[int, int], files: dict[str, tuple[Bina
         write_end(stream)
         stream.seek(0)
         streams = {"stdin": stream, "stdout": subprocess.PIPE, "stderr": errors}
-        with as_owner("import", directory, owner, **streams) as process:
+        with as_owner(verb, directory, owner, **streams) as process:
             out, _ = process.communicate(timeout=PROGRAM_TIMEOUT_S)
         if process.returncode != 0:
             errors.seek(0)
             text = errors.read().decode("utf-8", "replace").strip()
-            cure = "systemctl stop meshd, or give --restart" if daemon_runs() else ""
+            cure = "systemctl stop meshd, or give --restart" if daemon_runs() and verb != "check" else ""
             raise BackupRefused(f"the state was not restored: {text}", cure)
-    return [out.decode()] if out else []
+    return out
 
 
 def _replace(path: Path, data: bytes, mode: int, aside: Path) -> None:

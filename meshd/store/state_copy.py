@@ -2,6 +2,11 @@
 
     python -I -m meshd.store.state_copy export DIRECTORY    writes an archive of them to stdout
     python -I -m meshd.store.state_copy import DIRECTORY    puts those of the archive on stdin in their place
+    python -I -m meshd.store.state_copy back DIRECTORY      the same, for the way back to an older meshd
+    python -I -m meshd.store.state_copy check DIRECTORY     says what keeps `back` from it, and changes nothing
+
+`import` and `back` print a JSON object: `aside`, the folder with what was replaced (null: nothing was), and
+`forgotten`, older such folders that were removed.
 
 Root opens none of these files: their owner could put a link in the place of each. The journal is copied with SQLite's
 own backup, so that it is whole while meshd runs.
@@ -9,6 +14,7 @@ own backup, so that it is whole while meshd runs.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -18,25 +24,44 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, LiteralString
 
 from meshd.errors import MeshdError, StoreError
+from meshd.runtime.aside import PREFIX, aside, forget_old
 from meshd.runtime.strict_tar import unpack, write_end, write_member
 from meshd.store.database import take_lock
 from meshd.store.migrations import MIGRATIONS, form
 
 JOURNAL = "journal.db"
+UNFINISHED = ".restore-"
 FILES = re.compile(
     r"journal\.db|machines\.key|machines\.key\.generations|ledger\.json|accounts\.json|hosts\.json"
     r"|tailscale-auth-key[A-Za-z0-9_.-]{0,80}\.json|munge-keys/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,60}"
 )
-"""What is copied. Not the logs of machines, which a head can do without."""
+"""What is copied."""
+LEFT_BEHIND = re.compile(
+    r"journal\.db-(wal|shm)|journal\.lock|journal\.db\.form-[0-9]+|(logs|prices|slurm)/.+"
+    rf"|({PREFIX}|{re.escape(UNFINISHED)})[^/]+/.+|(.+/)?\.[^/]+"
+)
+"""What a new head can do without: logs, prices, what meshd last wrote for Slurm, files that were not finished."""
 FILE_MAX_BYTES = 16 << 20
 """Of each file but the journal."""
-ASIDE = "before-restore-"
-_UNFINISHED = ".restore-"
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import did.
+
+    Attributes:
+        aside: the folder with what was replaced; None: nothing was.
+        forgotten: older such folders, which were removed.
+    """
+
+    aside: Path | None
+    forgotten: tuple[Path, ...]
 
 
 def export(directory: Path, out: BinaryIO) -> None:
@@ -53,43 +78,68 @@ def export(directory: Path, out: BinaryIO) -> None:
     out.flush()
 
 
-def import_(directory: Path, source: BinaryIO, now: datetime) -> str:
-    """Put the files of an archive in their place; what was there goes into a folder, whose path is returned ("": none).
+def unlisted(directory: Path) -> list[str]:
+    """Files that are in neither list: somebody must decide whether a new head needs them."""
+    files = (path for path in directory.rglob("*") if not path.is_dir() or path.is_symlink())
+    names = sorted(str(path.relative_to(directory)) for path in files)
+    return [name for name in names if not FILES.fullmatch(name) and not LEFT_BEHIND.fullmatch(name)]
+
+
+def check(directory: Path, source: BinaryIO) -> None:
+    """Look whether an older meshd can go on with the journal of an archive. Raises as `import_` does."""
+    with tempfile.TemporaryDirectory() as work:
+        unpack(source, Path(work), lambda name: name == JOURNAL)
+        _check_journal(Path(work) / JOURNAL)
+        _check_newcomers(directory / JOURNAL, Path(work) / JOURNAL)
+
+
+def import_(directory: Path, source: BinaryIO, now: datetime, *, back: bool = False) -> Imported:
+    """Put the files of an archive in their place; what was there goes into a folder.
+
+    Args:
+        directory: of the state.
+        source: the archive.
+        now: UTC.
+        back: the journal in it is for the older meshd that wrote it, which does not know machines that came since.
 
     Raises:
-        StoreError: meshd runs, or the journal of the archive is damaged or of a newer form. Nothing was changed.
+        StoreError: meshd runs, the journal of the archive is damaged or of a newer form, or machines have come since.
+            Nothing was changed.
         TarRefused: the archive is not what it should be. Nothing was changed.
         OSError: no space, or no permission.
     """
     lock = take_lock((directory / JOURNAL).with_suffix(".lock"))
     try:
-        for old in directory.glob(f"{_UNFINISHED}*"):
+        for old in directory.glob(f"{UNFINISHED}*"):
             shutil.rmtree(old)
-        new = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=directory))
+        new = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=directory))
         try:
             names = [member.name for member in unpack(source, new, lambda name: FILES.fullmatch(name) is not None)]
             if JOURNAL in names:
                 _check_journal(new / JOURNAL)
-            return _exchange(directory, new, names, now)
+                if back:
+                    _check_newcomers(directory / JOURNAL, new / JOURNAL)
+            found = _exchange(directory, new, names, now)
         finally:
             shutil.rmtree(new, ignore_errors=True)
+        return Imported(found, tuple(forget_old(directory)))
     finally:
         os.close(lock)
 
 
-def _exchange(directory: Path, new: Path, names: list[str], now: datetime) -> str:
+def _exchange(directory: Path, new: Path, names: list[str], now: datetime) -> Path | None:
     # With another journal, what belongs to the old one alone has to go: SQLite would apply its log to the new one.
     gone = [f"{JOURNAL}-wal", f"{JOURNAL}-shm"] if JOURNAL in names else []
-    aside = directory / f"{ASIDE}{now:%Y%m%dT%H%M%S%fZ}"
+    kept = aside(directory, now)
     for name in [*gone, *names]:
         if (directory / name).is_symlink() or (directory / name).exists():
-            (aside / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (directory / name).rename(aside / name)
+            (kept / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (directory / name).rename(kept / name)
     for name in names:
         (directory / name).parent.mkdir(mode=0o700, exist_ok=True)
         (new / name).rename(directory / name)
     os.sync()
-    return str(aside) if aside.exists() else ""
+    return kept if kept.exists() else None
 
 
 def _names(directory: Path) -> Iterator[str]:
@@ -141,14 +191,44 @@ def _check_journal(path: Path) -> None:
         )
 
 
+def _check_newcomers(present: Path, older: Path) -> None:
+    """Raises StoreError when the present journal is of a newer form, and has machines that the older one lacks.
+
+    One that cannot be read has no say: it is damaged, and the older one may be all that there is.
+    """
+    try:
+        form_now, now = _machines_of(
+            present, "mode=ro", "SELECT name FROM machines WHERE phase NOT IN ('requested', 'gone')"
+        )
+        form_then, then = _machines_of(older, "immutable=1", "SELECT name FROM machines")
+    except sqlite3.Error:
+        return
+    if form_now > form_then and (came := sorted(now - then)):
+        raise StoreError(
+            f"machines have come since the copy was made, and the meshd that wrote it does not know them: it would end "
+            f"those that were rented together, with their jobs. Nothing was changed. First let meshd run and give them "
+            f"back; each goes when its jobs have ended: `meshctl remove {' '.join(came)}` (docs/operations.md, Upgrade)"
+        )
+
+
+def _machines_of(path: Path, how: str, query: LiteralString) -> tuple[int, set[str]]:
+    """The form of a journal, and names of its machines. Every form has these columns."""
+    with closing(sqlite3.connect(f"file:{path}?{how}", uri=True, timeout=30)) as db:
+        return form(db), {str(name) for (name,) in db.execute(query)}
+
+
 def main(argv: list[str]) -> int:
     """Run one of the verbs."""
     verb, path = argv[0], Path(argv[1])
     try:
         if verb == "export":
             export(path, sys.stdout.buffer)
+        elif verb == "check":
+            check(path, sys.stdin.buffer)
         else:
-            sys.stdout.write(import_(path, sys.stdin.buffer, datetime.now(UTC)))
+            done = import_(path, sys.stdin.buffer, datetime.now(UTC), back=verb == "back")
+            told = {"aside": done.aside and str(done.aside), "forgotten": list(map(str, done.forgotten))}
+            sys.stdout.write(json.dumps(told))
     except (MeshdError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from deploy.sandbox.cluster import Cluster, ClusterOptions
 from deploy.sandbox.images import HEAD_MLFLOW
+from meshd.store.state_copy import unlisted
 from tests.e2e.lab import QUICK, SLURM, USER, Lab
 from tests.e2e.pods import POD_CLOUD, VM_CLOUD, Fleet, brought_up
 
@@ -34,6 +35,8 @@ async def booted(request: pytest.FixtureRequest) -> AsyncIterator[Lab]:
         # After Ctrl-C a worker of pytest-xdist has 10 s to end: all of the cluster goes, as it is.
         if request.session.exitstatus != pytest.ExitCode.INTERRUPTED:
             await lab.reset()
+            left = unlisted(await cluster.head.root() / "var/lib/meshd")
+            assert not left, f"name them in meshd/store/state_copy.py: {left}"
 
 
 @pytest_asyncio.fixture(loop_scope="session")

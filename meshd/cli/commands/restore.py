@@ -42,7 +42,8 @@ Examples:
 def command(session: Session, *, file: Path, restart: bool, tailnet: bool, dry_run: bool, yes: bool) -> None:
     """Put an archive of `meshctl backup` onto this head.
 
-    It also takes a copy of the journal alone, such as journal.db.form-N. It checks the digests, the cluster and the
+    It also takes a copy of the journal alone, such as journal.db.form-N, for the way back to an older meshd: it refuses
+    while machines are there that the copy does not have, and names them. It checks the digests, the cluster and the
     versions before it changes anything, and keeps aside what it replaces. It refuses while meshd runs, unless you give
     --restart. With - it reads stdin, and needs --yes.
     """
@@ -55,7 +56,7 @@ def command(session: Session, *, file: Path, restart: bool, tailnet: bool, dry_r
             raise BackupRefused("meshd runs: it would lose what it writes meanwhile", "give --restart")
         with restoring.opened(file) as source, tempfile.TemporaryDirectory(prefix="meshd-restore-") as work:
             if restoring.is_journal(source):
-                put = _journal(session, source, yes=yes or dry_run)
+                put = _journal(session, source, dry_run=dry_run, yes=yes)
             else:
                 put = _archive(session, source, Path(work), tailnet=tailnet, yes=yes or dry_run)
             if dry_run:
@@ -65,14 +66,19 @@ def command(session: Session, *, file: Path, restart: bool, tailnet: bool, dry_r
                 done = put()
     for folder in done.aside:
         say(f"what was replaced is in {folder}: remove it when it is no longer needed")
+    for folder in done.forgotten:
+        say(f"removed, since newer ones are kept: {folder}")
     for step in _next(done, runs=runs):
         say(f"next: {step}")
 
 
-def _journal(session: Session, source: BinaryIO, *, yes: bool) -> Callable[[], restoring.Restored]:
-    """Ask; returns what puts the copy of the journal in its place."""
+def _journal(session: Session, source: BinaryIO, *, dry_run: bool, yes: bool) -> Callable[[], restoring.Restored]:
+    """Check it, or ask; returns what puts the copy of the journal in its place."""
     state_dir = load(session.config).cluster.state_dir
-    confirm(f"Put this copy in the place of {state_dir}/journal.db?", yes=yes, why="this replaces the journal")
+    if dry_run:
+        restoring.check_journal(source, state_dir)
+    else:
+        confirm(f"Put this copy in the place of {state_dir}/journal.db?", yes=yes, why="this replaces the journal")
     return lambda: restoring.restore_journal(source, state_dir)
 
 

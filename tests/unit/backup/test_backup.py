@@ -8,6 +8,8 @@ import os
 import sqlite3
 import tarfile
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import pytest
 from meshd.backup import archive, restore
 from meshd.backup.archive import BackupRefused
 from meshd.runtime import strict_tar
+from meshd.runtime.aside import KEPT
+from meshd.store import state_copy
 from meshd.store.journal import Journal
 from meshd.store.migrations import MIGRATIONS
 from tests.unit.backup.conftest import HeadFiles, make_head
@@ -128,6 +132,76 @@ def test_a_copy_of_the_journal_alone(head: HeadFiles, tmp_path: Path) -> None:
         done = restore.restore_journal(source, new.state)
     assert machines_of(new) == machines_of(head)
     assert len(done.aside) == 1
+
+
+def older_copy(head: HeadFiles, tmp_path: Path) -> Path:
+    """The head's journal as a meshd left it whose form was one less."""
+    path = tmp_path / f"journal.db.form-{len(MIGRATIONS) - 1}"
+    with closing(sqlite3.connect(head.state / "journal.db")) as db:
+        db.execute("VACUUM INTO ?", (str(path),))
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version = {len(MIGRATIONS) - 1}")
+    return path
+
+
+def test_the_way_back_is_closed_while_machines_have_come_since(head: HeadFiles, tmp_path: Path) -> None:
+    copy = older_copy(head, tmp_path)
+    running = Journal(head.state / "journal.db")
+    came, gone = machine(Phase.READY, index=3), machine(Phase.GONE, index=4)
+    running.put(came, "phase", "ready", NOW)
+    running.put(gone, "phase", "gone", NOW)
+    with pytest.raises(BackupRefused, match=f"meshctl remove {came.name}`"):
+        restore.check_journal(copy.open("rb"), head.state)  # meshd may run meanwhile
+    running.close()
+    before = (head.state / "journal.db").read_bytes()
+    with pytest.raises(BackupRefused, match=came.name):
+        restore.restore_journal(copy.open("rb"), head.state)
+    assert (head.state / "journal.db").read_bytes() == before
+    assert not list(head.state.glob("before-restore-*"))
+
+    running = Journal(head.state / "journal.db")
+    running.put(replace(came, phase=Phase.GONE), "phase", "gone", NOW)
+    running.close()
+    restore.check_journal(copy.open("rb"), head.state)
+    restore.restore_journal(copy.open("rb"), head.state)
+    with closing(sqlite3.connect(head.state / "journal.db")) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS) - 1,)
+
+
+def test_a_damaged_journal_does_not_close_the_way_back(head: HeadFiles, tmp_path: Path) -> None:
+    copy = older_copy(head, tmp_path)
+    for journal in head.state.glob("journal.db*"):
+        journal.unlink()
+    (head.state / "journal.db").write_bytes(b"nothing of use")
+    restore.restore_journal(copy.open("rb"), head.state)
+    assert (head.state / "journal.db").read_bytes() == copy.read_bytes()
+
+
+def test_what_was_replaced_is_kept_a_few_times(head: HeadFiles, tmp_path: Path) -> None:
+    data = made(head, tmp_path)
+    new = make_head(tmp_path / "new", machines=0)
+    (new.state / "before-restore-mine").mkdir()
+    done = []
+    for index in range(KEPT + 2):
+        (new.places.munge / "munge.key").write_bytes(bytes([index]) * 128)
+        done.append(put(data, new, tmp_path))
+    assert [one.forgotten for one in done[:KEPT]] == [[]] * KEPT
+    for earlier, later in zip(done, done[KEPT:], strict=False):
+        assert later.forgotten == earlier.aside
+    kept = [path for one in done[-KEPT:] for path in one.aside]
+    mine = str(new.state / "before-restore-mine")
+    found = [*new.state.glob("before-restore-*"), *new.places.aside.glob("before-restore-*")]
+    assert sorted(map(str, found)) == sorted([*kept, mine])
+
+
+def test_files_that_no_list_has(head: HeadFiles) -> None:
+    assert state_copy.unlisted(head.state) == []
+    for name in ("new-secret.key", "munge-keys/deep/key", "journal.db.old", "hosts.json.bak", "slurm"):
+        (head.state / name).parent.mkdir(exist_ok=True)
+        (head.state / name).write_text("x")
+    (head.state / "logs.link").symlink_to("logs")
+    expected = ["hosts.json.bak", "journal.db.old", "logs.link", "munge-keys/deep/key", "new-secret.key", "slurm"]
+    assert state_copy.unlisted(head.state) == expected
 
 
 def test_links_are_not_copied(head: HeadFiles, tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import sqlite3
 import tarfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ from click.testing import CliRunner, Result
 
 from meshd.cli.errors import ExitCode
 from meshd.cli.main import cli
+from meshd.store.journal import Journal
 from tests.unit.backup.conftest import HeadFiles, make_head
+from tests.unit.worlds import NOW, Phase, machine
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as the commands do")
 
@@ -59,6 +63,21 @@ def test_a_dry_run_checks_and_changes_nothing(file: Path, head: HeadFiles, tmp_p
     ran = meshctl(new, "restore", "--dry-run", str(file))
     assert ran.exit_code == ExitCode.FAILED and "state/machines.key" in ran.output
     assert (new.state / "journal.db").read_bytes() == before
+
+
+def test_a_dry_run_of_the_way_back_names_the_machines_that_came_since(head: HeadFiles, tmp_path: Path) -> None:
+    copy = head.state / "journal.db.form-1"
+    with closing(sqlite3.connect(head.state / "journal.db")) as db:
+        db.execute("VACUUM INTO ?", (str(copy),))
+    with closing(sqlite3.connect(copy)) as db:
+        db.execute("PRAGMA user_version = 1")
+    assert meshctl(head, "restore", "--dry-run", str(copy)).exit_code == 0
+    running = Journal(head.state / "journal.db")
+    came = machine(Phase.READY, index=3)
+    running.put(came, "phase", "ready", NOW)
+    ran = meshctl(head, "restore", "--dry-run", str(copy))
+    running.close()
+    assert ran.exit_code == ExitCode.FAILED and f"meshctl remove {came.name}" in ran.output
 
 
 def test_another_cluster_is_refused(file: Path, tmp_path: Path) -> None:

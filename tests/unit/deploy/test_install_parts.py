@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from meshd.store.journal import Journal
+from meshd.store.migrations import MIGRATIONS
 from tests.unit.worlds import NOW, Phase, machine
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -102,6 +103,25 @@ def test_what_cannot_be_told_is_not_taken_for_nothing(tmp_path: Path) -> None:
     (tmp_path / "journal.db").write_bytes(b"no database at all, and longer than a header" * 9)
     assert uninstall(tmp_path).returncode == 1
     assert uninstall(tmp_path, keep=True).returncode == 0
+
+
+def older(state: Path, form: int) -> subprocess.CompletedProcess[str]:
+    return run(f". {STEPS}\nstate_dir={state}\nrefuse_newer_journal {form}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as the installer does")
+def test_an_older_meshd_is_not_put_over_a_newer_journal(tmp_path: Path) -> None:
+    form = len(MIGRATIONS)
+    assert older(tmp_path, 1).returncode == 0, "no journal"
+    running = Journal(tmp_path / "journal.db")
+    assert older(tmp_path, form).returncode == older(tmp_path, form + 1).returncode == 0
+    (tmp_path / f"journal.db.form-{form - 1}").touch()
+    refused = older(tmp_path, form - 1)
+    assert refused.returncode == 1
+    assert f"meshctl restore {tmp_path}/journal.db.form-{form - 1}" in refused.stdout
+    running.close()
+    (tmp_path / "journal.db").write_bytes(b"no database at all, and longer than a header" * 9)
+    assert older(tmp_path, form - 1).returncode == 0, "meshd itself says what is wrong with it"
 
 
 TAILSCALE = """#!/bin/sh

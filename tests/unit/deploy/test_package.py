@@ -17,7 +17,7 @@ from tests.unit.worlds import NOW, Phase, machine
 ROOT = Path(__file__).resolve().parents[3]
 STEPS = ROOT / "deploy/head/steps.sh"
 PACKAGE = ROOT / "deploy/package"
-SCRIPTS = ("postinst", "prerm", "postrm")
+SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
 CONF = """\
 ClusterName=lab
 SlurmctldHost=head(100.64.0.1)
