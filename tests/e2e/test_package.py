@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +17,11 @@ import pytest_asyncio
 
 from deploy.sandbox import package
 from deploy.sandbox.cluster import Cluster, ClusterOptions
-from deploy.sandbox.headmachine import CHECKOUT
+from deploy.sandbox.headmachine import CGROUP_CONF, CHECKOUT, SLURM_CONF, Head
 from meshd import __version__
 from meshd.store.migrations import MIGRATIONS
 from tests.e2e.lab import QUICK, SLURM, USER, WAIT_FOR_WORD, Lab
+from tests.e2e.packages import APT_TIMEOUT_S, apt, unit
 
 pytestmark = [
     pytest.mark.e2e,
@@ -30,7 +33,6 @@ pytestmark = [
 
 NEWER = "0.999.0"
 FORM = len(MIGRATIONS)
-APT = ("apt-get", "-y", "-o", "Dpkg::Use-Pty=0", "-o", "APT::Sandbox::User=root", "--no-install-recommends")
 UNITS = "/usr/lib/systemd/system"
 
 
@@ -58,41 +60,153 @@ class Packaged:
     file: Path
     this: str
     newer: str
-    slurm_conf: str
 
-    async def apt(self, *words: str, check: bool = True, env: str = "") -> str:
-        done = await self.lab.head.run(*(["env", env] if env else []), *APT, *words, timeout_s=240, check=False)
-        told = f"{done.text}\n{done.stderr.decode(errors='replace')}"
-        assert not check or done.returncode == 0, told
-        assert check or done.returncode != 0, told
-        return told
+    async def apt(self, *words: str, check: bool = True) -> str:
+        return await apt(self.lab.head, *words, check=check)
+
+
+@dataclass(frozen=True)
+class Files:
+    """Packages of today's meshd, and of its next version."""
+
+    this: Path
+    newer: Path
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def packaged(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Packaged]:
+async def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     output = tmp_path_factory.mktemp("dist")
     this = await package.build(CHECKOUT, output)
-    newer = await package.build(checkout_of_newer(tmp_path_factory.mktemp("newer")), output)
+    return Files(this, await package.build(checkout_of_newer(tmp_path_factory.mktemp("newer")), output))
+
+
+@asynccontextmanager
+async def new_cluster(name: str) -> AsyncIterator[Cluster]:
+    """A cluster whose head is booted and on the tailnet, and nothing more."""
     options = ClusterOptions(
-        sandbox_id=f"pk{os.getpid() % 100000}", timing=QUICK, key_mode="reusable", boot_s=0.2, end_s=0.2, slurm=SLURM
+        sandbox_id=f"{name}{os.getpid() % 100000}",
+        timing=QUICK,
+        key_mode="reusable",
+        boot_s=0.2,
+        end_s=0.2,
+        slurm=SLURM,
     )
     async with Cluster(options) as cluster:
+        await cluster.head.boot()
+        await cluster.head.join_tailnet(cluster.head_options())
+        yield cluster
+
+
+async def put(head: Head, file: Path) -> str:
+    """Copy a package onto the head; its path there."""
+    await asyncio.to_thread(shutil.copy, file, await head.root() / "root")
+    return f"/root/{file.name}"
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def by_hand(files: Files) -> AsyncIterator[tuple[Lab, str]]:
+    """A cluster on whose head the installer has put meshd; and the package, which lies there."""
+    async with new_cluster("pi") as cluster:
+        head = cluster.head
+        await head.install()
+        await head.configure(cluster.head_options())
+        await head.start()
+        await head.run("useradd", "--create-home", USER)
+        yield Lab(cluster), await put(head, files.this)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def packaged(files: Files) -> AsyncIterator[Packaged]:
+    async with new_cluster("pk") as cluster:
         head, wanted = cluster.head, cluster.head_options()
-        await head.boot()
-        root = await head.root()
-        for file in (this, newer):
-            await asyncio.to_thread(shutil.copy, file, root / "root")
         await head.shell("rm -rf /opt/meshd")  # what the image has for the installer
-        await head.join_tailnet(wanted)
-        at = Packaged(Lab(cluster), this, f"/root/{this.name}", f"/root/{newer.name}", "")
+        at = Packaged(Lab(cluster), files.this, await put(head, files.this), await put(head, files.newer))
         await at.apt("install", at.this)
         assert (await head.run("systemctl", "is-active", "meshd", check=False)).text == "inactive"
         assert (await head.run("systemctl", "is-enabled", "meshd", check=False)).text == "disabled"
         await head.configure(wanted)
-        conf = wanted.slurm_conf.replace("@HEAD_IP@", head.tailnet_ip)
         await head.start()
         await head.run("useradd", "--create-home", USER)
-        yield Packaged(at.lab, this, at.this, at.newer, conf)
+        yield at
+
+
+def site_conf(head: Head) -> str:
+    """slurm.conf as the site had it before meshd."""
+    return (SLURM_CONF + SLURM).replace("@HEAD_IP@", head.tailnet_ip)
+
+
+async def nothing_of_meshd(head: Head) -> None:
+    """Slurm's files are those from before meshd, and nothing else of it is there."""
+    assert (await head.run("cat", "/etc/slurm/slurm.conf")).stdout.decode() == site_conf(head)
+    assert (await head.run("cat", "/etc/slurm/cgroup.conf")).stdout.decode() == CGROUP_CONF
+    left = await head.shell("ls -d /etc/meshd* /var/lib/meshd* /usr/lib/meshd /opt/meshd /usr/bin/meshctl "
+                            "/usr/local/bin/meshctl /etc/systemd/system/meshd* /etc/slurm/nodes.conf "
+                            "/etc/slurm/gres.conf /etc/slurm/meshd-gres.conf 2>/dev/null || true")  # fmt: skip
+    assert left == ""
+    await head.run("systemctl", "restart", "slurmctld")
+    await head.run("scontrol", "ping")
+
+
+async def test_it_takes_a_head_over_from_the_installer_and_leaves_one_that_computes(
+    by_hand: tuple[Lab, str], figure: Callable[[str], None]
+) -> None:
+    lab, file = by_hand
+    head = lab.head
+    await lab.scale(1)
+    machines = set(await lab.nodes())
+    job = await lab.sbatch(WAIT_FOR_WORD)
+    node = await lab.running(job)
+    begun = (await lab.job(job))["StartTime"]
+    settings = (await head.run("cat", "/etc/meshd/meshd.toml")).stdout
+
+    async def goes_on() -> None:
+        found = await lab.job(job)
+        assert (found["JobState"], found["NodeList"], found["StartTime"]) == ("RUNNING", node, begun)
+        assert set(await lab.nodes()) == machines
+
+    words = await apt(head, "install", file)
+    assert "taking over from deploy/head/install" in words
+    await goes_on()
+    assert (await head.run("cat", "/etc/meshd/meshd.toml")).stdout == settings
+    for name in ("meshd.service", "meshd-slurm.path"):
+        assert await unit(head, name) == (f"{UNITS}/{name}", "enabled", "active")
+    left = await head.shell("ls -d /etc/systemd/system/meshd*.service /etc/systemd/system/meshd*.path "
+                            "/usr/local/bin/meshctl 2>/dev/null || true")  # fmt: skip
+    assert left == ""
+
+    # An upgrade of the distribution: its python3 is another one, and the environment's is gone.
+    pid = await lab.meshd_pid()
+    trigger = "dpkg-trigger --by-package=python3-minimal /usr/bin/python3; dpkg --triggers-only --pending"
+    await head.shell(trigger, timeout_s=APT_TIMEOUT_S)
+    assert await lab.meshd_pid() == pid, "an environment that works stays"
+    await head.shell(f"rm /opt/meshd/venv/bin/python*; {trigger}", timeout_s=APT_TIMEOUT_S)
+    assert await lab.meshd_pid() != pid
+    assert __version__ in (await head.run("meshctl", "version")).text
+    await goes_on()
+
+    # The head computes, under the package.
+    enabled = (await head.run("systemctl", "is-enabled", "slurmd", check=False)).text
+    await head.shell("printf '\n[head]\ngpus = []\n' >>/etc/meshd/meshd.toml; systemctl reload meshd")
+    done = await lab.meshctl("init", "--yes", "--compute", "-o", "json", timeout_s=120)
+    assert done.returncode == 0, done.stderr.decode()
+    for step in (line.split() for line in json.loads(done.stdout)["next"]):
+        if step[0] != "meshctl":
+            await head.run(*step)
+
+    async def computes() -> bool:
+        return (await lab.slots())["head"].states == {"IDLE"}
+
+    await lab.until(computes, "the head is a node")
+    assert await lab.srun("-p", "head", "-n1", "hostname") == "head"
+
+    await lab.inside(*machines, "touch", f"/tmp/end-{job}")
+    await lab.completed(job)
+    await lab.scale(0)
+    words = await apt(head, "purge", "meshd")
+    figure(f"told: {[line for line in words.splitlines() if line.startswith('meshd:')]}")
+    await nothing_of_meshd(head)
+    assert (await head.run("systemctl", "is-enabled", "slurmd", check=False)).text == enabled
+    assert (await head.run("systemctl", "is-active", "slurmd", check=False)).text == "inactive"
 
 
 async def test_the_same_checkout_gives_the_same_package(packaged: Packaged, tmp_path: Path) -> None:
@@ -136,18 +250,19 @@ async def test_its_whole_life(packaged: Packaged, figure: Callable[[str], None])
     assert kept == "600 slurm"
     await goes_on()
 
-    # A backup of the new one; the old meshd refuses both the newer journal and the archive that has it.
+    # A backup of the new one. The old one is not put over the newer journal, and refuses the archive that has it.
     await head.run("meshctl", "backup", "--output", "/root/newer.tar")
     assert (await head.run("stat", "-c", "%a", "/root/newer.tar")).text == "600"
+    words = await packaged.apt("install", "--allow-downgrades", packaged.this, check=False)
+    assert f"meshctl restore /var/lib/meshd/journal.db.form-{FORM}" in words
+    assert NEWER in (await head.run("meshctl", "version")).text
+    assert (await head.run("systemctl", "is-active", "meshd")).text == "active"
     await head.run("systemctl", "stop", "meshd")
-    await packaged.apt("install", "--allow-downgrades", packaged.this)
-    assert (await head.run("systemctl", "start", "meshd", check=False)).returncode != 0
-    assert f"form {FORM + 1}" in await head.journal("meshd")
-    await head.run("systemctl", "stop", "meshd")
-    refused = await lab.meshctl("restore", "--yes", "/root/newer.tar")
-    assert refused.returncode == 1 and f"form {FORM + 1}" in refused.stderr.decode()
     told = await lab.meshctl("restore", "--yes", f"/var/lib/meshd/journal.db.form-{FORM}")
     assert told.returncode == 0, told.stderr.decode()
+    await packaged.apt("install", "--allow-downgrades", packaged.this)
+    refused = await lab.meshctl("restore", "--yes", "/root/newer.tar")
+    assert refused.returncode == 1 and f"form {FORM + 1}" in refused.stderr.decode()
     await head.run("systemctl", "start", "meshd")
     assert __version__ in (await head.run("meshctl", "version")).text
     await goes_on()
@@ -181,9 +296,4 @@ async def test_its_whole_life(packaged: Packaged, figure: Callable[[str], None])
     await lab.scale(0)
     words = await packaged.apt("purge", "meshd")
     figure(f"told: {[line for line in words.splitlines() if line.startswith('meshd:')]}")
-    assert (await head.run("cat", "/etc/slurm/slurm.conf")).stdout.decode() == packaged.slurm_conf
-    left = await head.shell("ls -d /etc/meshd /var/lib/meshd* /usr/lib/meshd /opt/meshd /usr/bin/meshctl "
-                            "/etc/slurm/nodes.conf /etc/slurm/meshd-gres.conf 2>/dev/null || true")  # fmt: skip
-    assert left == ""
-    await head.run("systemctl", "restart", "slurmctld")
-    await head.run("scontrol", "ping")
+    await nothing_of_meshd(head)
