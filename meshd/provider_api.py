@@ -280,6 +280,62 @@ class Image:
     reason: str = ""
 
 
+class BilledKind(StrEnum):
+    """What lies on an account, and mostly costs money."""
+
+    MACHINE = "machine"
+    VOLUME = "volume"
+    """A disk, a network volume or a file system."""
+    ADDRESS = "address"
+    """An address that stays when its machine ends."""
+    IMAGE = "image"
+    SNAPSHOT = "snapshot"
+    SCRIPT = "script"
+    """A startup script. It costs nothing, and can hold a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Billed:
+    """Something that lies on an account, whoever made it.
+
+    Attributes:
+        name: as its owner gave it; "" for none.
+        cluster: the cluster whose tag it carries, or by the form of whose names it is called; "" for none.
+        machine: meshd's name of the machine or image that it was made for; "" when it does not say.
+        attached_to: the id of the machine that has it; "" for none.
+        usd_per_hour: what it costs; None where that is not known.
+        cure: a command that ends it, as the vendor's own tools have it.
+    """
+
+    provider: ProviderName
+    kind: BilledKind
+    id: str
+    name: str = ""
+    region: str = ""
+    cluster: str = ""
+    machine: str = ""
+    attached_to: str = ""
+    created_at: datetime | None = None
+    usd_per_hour: float | None = None
+    cure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BilledListing:
+    """All things of one kind in a region, or why they could not be listed.
+
+    Attributes:
+        region: "" for all of them.
+        error: why the listing failed: then `items` is empty, and nothing is known.
+    """
+
+    provider: ProviderName
+    kind: BilledKind
+    region: str = ""
+    items: tuple[Billed, ...] = ()
+    error: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class ProviderContext:
     """What the daemon passes to an adapter's factory.
@@ -434,6 +490,19 @@ class ImageBaker(Protocol):
         """Delete an image or a leftover with all that the cloud stores for it. Machines that run from it go on.
 
         May be repeated: one that is gone is no error. When it fails halfway, `images()` shows what is left.
+        """
+        ...
+
+
+@runtime_checkable
+class Auditor(Protocol):
+    """An optional interface of an adapter that can list what lies on its account."""
+
+    async def billed(self) -> Sequence[BilledListing]:
+        """Everything on the account in the regions of the settings, whoever made it, by kind and region.
+
+        It changes nothing. A listing is complete, or has `error`: one that fails does not spoil the others. Machines
+        that have ended are left out.
         """
         ...
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.config import PoolSettings
+from meshd.daemon.head_api.audit import AuditService, AuditSources
 from meshd.daemon.head_api.freeze import FreezeService
 from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.machine_logs import MachineLogs
@@ -31,8 +32,12 @@ from meshd.model.machine import Machine
 from meshd.model.observed import Fresh, Snapshot
 from meshd.provider_api import Provider
 from meshd.slurm.job_records import JobRecords
+from meshd.store.auth_rotations import AuthRotations
+from meshd.store.bakes import Bakes
 from meshd.store.kept_logs import KeptLogs
 from meshd.store.ledger import Ledger
+from meshd.store.machine_keys import OpenKeys
+from meshd.tailnet.keystore import KeyStore
 from tests.host_room import host_parts
 from tests.image_room import image_parts
 from tests.live import live_settings
@@ -88,6 +93,7 @@ class HeadRoom(Small):
         self.kept_logs_directory = directory / "logs"
         self.kept_logs = KeptLogs(self.kept_logs_directory)
         self.dead_key = ""
+        self.tailnet_api: Any = None
         files = PriceFiles(directory / "prices")
         prices = Prices({}, files, self.clock, live=live_settings(), read_offers=nothing, journal=self.journal)
         rotation = Life(begin_tailnet(1, directory / "keys", 0), directory / "keys").service
@@ -98,6 +104,15 @@ class HeadRoom(Small):
         sources: Any = SimpleNamespace(
             slurm=SimpleNamespace(read_once=self.look_at_slurm), key=SimpleNamespace(read_once=self.look_at_key)
         )
+        self.audit = AuditService(
+            self.journal,
+            AuditSources(
+                "lab", lambda: ("h100",), self.providers, Bakes(self.journal), tuple, self.tailnet_api,
+                "https://api.example.org", KeyStore(directory / "audit-keys"), OpenKeys(self.journal),
+                AuthRotations(self.journal), lambda: "n-head",
+            ),
+            self.clock,
+        )  # fmt: skip
         self.frozen = FreezeService(self.freezes, self.clock, lambda: None)
         report = Report(
             self.frozen, SourceReporter(lambda: self.seen, self.journal, ping), self.reconciler, price_service,
@@ -119,6 +134,7 @@ class HeadRoom(Small):
             munge_key=MungeLab(directory / "munge").service, node_tokens=nodes.token_service,
             hosts=host_parts(self.machine_store, desired=self.desired).invitations,
             freezes=self.frozen,
+            audit=self.audit,
             images=image_parts(self.machine_store, self.providers, self.desired, lambda: self.seen,
                 freeze=lambda: self.freezes.current,
             ).service,

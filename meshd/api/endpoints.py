@@ -117,6 +117,11 @@ LOGS: ReadByMembers[s.LogsQuery, s.LogsView] = ReadByMembers(
     "has one. `part` may be repeated.",
     refusals=(Unknown, Refused),
 )  # fmt: skip
+AUDIT: ReadByMembers[None, s.AuditView] = ReadByMembers(
+    "audit", "GET", "/v1/audit", None, s.AuditView,
+    "Lists what lies on every account of the settings, and what of it leaked. It asks the clouds, and changes nothing.",
+    extra_s=300.0,
+)  # fmt: skip
 DOCTOR: Read[None, s.DoctorView] = Read(
     "doctor", "GET", "/v1/doctor", None, s.DoctorView,
     "Checks everything that meshd depends on. Each check has its own deadline; one run serves all who ask within 2 s.",
@@ -256,7 +261,7 @@ RENEW_NODE_TOKENS: Write[s.TokenRenewalRequest, s.TokenRenewalView] = Write(
 )  # fmt: skip
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
-    STATUS, NODES, PLAN, PREVIEW, OFFERS, EXPLAIN, EVENTS, COST, LOGS, DOCTOR, VERSION, CALLER,
+    STATUS, NODES, PLAN, PREVIEW, OFFERS, EXPLAIN, EVENTS, COST, LOGS, AUDIT, DOCTOR, VERSION, CALLER,
     SCALE, DRAIN, UNDRAIN, REMOVE, FREEZE, THAW, HOSTS, INVITE, IMAGES, BAKE_IMAGE, PRUNE_IMAGES, RELOAD,
     PRICES, REFRESH_PRICES,
     AUTH_KEY_ROTATION, ROTATE_AUTH_KEY, ABORT_AUTH_KEY_ROTATION, WAIVE_AUTH_KEY_NODE,

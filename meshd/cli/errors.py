@@ -22,6 +22,8 @@ class ExitCode(IntEnum):
     DENIED = 5
     PARTLY = 6
     TIMED_OUT = 7
+    LEAKED = 8
+    NOT_LISTED = 9
     INTERRUPTED = 130
 
 
@@ -35,6 +37,8 @@ Exit codes:
   5    denied
   6    partly done
   7    timed out
+  8    something leaked (audit)
+  9    something could not be listed (audit)
   130  interrupted
 """
 

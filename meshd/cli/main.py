@@ -43,6 +43,7 @@ COMMANDS = (
     "hosts",
     "image",
     "rotate-key",
+    "audit",
     "doctor",
     "init",
     "backup",

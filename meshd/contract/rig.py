@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self
 import pytest
 
 from meshd.contract.faults import CloudFault, FaultEngine, FaultKind, When
-from meshd.provider_api import MachineKind, Offer, Provider
+from meshd.provider_api import BilledKind, MachineKind, Offer, Provider
 
 NOT_COVERED = "not covered: "
 DOES_NOT_APPLY = "does not apply: "
@@ -136,6 +136,10 @@ class Rig(ABC):
     def image_of(self, token: str) -> str:
         """The id of the image that a machine booted from; "" for the cloud's own."""
         not_covered("the rig has no images")
+
+    def plant(self, kind: BilledKind, name: str, tags: Mapping[str, str]) -> str:
+        """Put a thing on the account that is no machine: not by the adapter. Returns its id."""
+        not_covered(f"the rig cannot make a {kind.value}")
 
     def set_capacity(self, offer: Offer, machines: int) -> None:
         """Limit how many machines of an offer's type fit in its region, running ones included."""

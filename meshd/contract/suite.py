@@ -10,6 +10,7 @@ The plugin prints the report: `pytest -p meshd.contract.plugin`.
 
 from __future__ import annotations
 
+from meshd.contract.cases.billed import BilledCases
 from meshd.contract.cases.console import ConsoleCases
 from meshd.contract.cases.gang_answers import GangAnswerCases
 from meshd.contract.cases.gangs import GangCases
@@ -37,6 +38,7 @@ class ContractSuite(
     SpotCases,
     ConsoleCases,
     ImageCases,
+    BilledCases,
     UnexpectedAnswerCases,
     RefusalCases,
     UnclearLaunchCases,

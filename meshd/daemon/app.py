@@ -12,6 +12,7 @@ from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.auth_key.wiring import AuthKeyParts
 from meshd.daemon.auth_key.wiring import build as build_auth_key
 from meshd.daemon.controller import Controller
+from meshd.daemon.head_api.audit import AuditService, AuditSources
 from meshd.daemon.head_api.freeze import FreezeService
 from meshd.daemon.head_api.wiring import HeadApiParts
 from meshd.daemon.head_api.wiring import build as build_head_api
@@ -269,6 +270,15 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         head_programs.reporter, head_node,
         MlflowReporter(lambda: live.settings.mlflow, lambda: tailnet.head_tailnet_ip),
     )  # fmt: skip
+    audit = AuditService(
+        journal,
+        AuditSources(
+            settings.cluster.name, lambda: tuple(live.settings.pools), providers, bakes, hosts.all, keys.api,
+            settings.tailnet.api_base_url if settings.tailnet.admin_api == "tailscale" else "", keys.store,
+            auth_key.open_keys, auth_rotations, lambda: tailnet.table.self_id if tailnet.table else "",
+        ),
+        clock,
+    )  # fmt: skip
     reloaded = (sources, auth_key.controller, accounts, node_settings)
     head = build_head_api(
         live, store, machines, report, metrics, Reload(live, notifier, reloaded),
@@ -276,7 +286,8 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         head_node=head_node, sources=sources, snapshot=snapshot,
         desired=desired, guards=guards, logs=logs, machine_logs=machine_logs, prices=prices.service,
         costs=costs, ledger=ledger, auth_key=auth_key.service, munge_key=munge_key.service,
-        node_tokens=nodes.token_service, hosts=owned.invitations, images=baked.service, freezes=frozen, waiting=waiting,
+        node_tokens=nodes.token_service, hosts=owned.invitations, images=baked.service, freezes=frozen,
+        audit=audit, waiting=waiting,
     )  # fmt: skip
     controllers.append(ServiceStatus(notifier, machines.controller, journal, desired, head.service, clock))
     node_api = NodeApiServer(live, tailnet, nodes.service, clock, owned.service)

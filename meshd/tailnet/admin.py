@@ -83,6 +83,10 @@ class KeyApi(Protocol):
         """The living keys that were minted with this description."""
         ...
 
+    async def living_keys(self) -> tuple[AuthKey, ...]:
+        """The living keys that the credential may see."""
+        ...
+
     async def revoke_key(self, key_id: str) -> None:
         """End a key. Idempotent."""
         ...
@@ -174,10 +178,14 @@ class TailscaleAdmin:
 
     async def keys_with(self, description: str) -> tuple[AuthKey, ...]:
         """The living keys that were minted with this description: also one whose answer was lost."""
+        return tuple(key for key in await self.living_keys() if key.description == _description(description))
+
+    async def living_keys(self) -> tuple[AuthKey, ...]:
+        """The living keys that the credential may see, each with its description."""
         found = []
         for listed in await self.list_keys():
             key = listed if listed.description else await self.get_key(listed.id)
-            if key is not None and key.valid and key.description == _description(description):
+            if key is not None and key.valid:
                 found.append(key)
         return tuple(found)
 

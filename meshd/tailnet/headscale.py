@@ -87,6 +87,10 @@ class HeadscaleAdmin:
         found = (entry for entry in await self._entries() if _microseconds(entry) == _mark(description))
         return tuple(key for key in map(self._bare, found) if key.valid)
 
+    async def living_keys(self) -> tuple[AuthKey, ...]:
+        """The living keys; headscale keeps no description with them."""
+        return tuple(key for key in map(self._bare, await self._entries()) if key.valid)
+
     async def revoke_key(self, key_id: str) -> None:
         """Expire a key: nodes that joined with it stay. Idempotent. It is not deleted, for nodes still refer to it."""
         entry = next((entry for entry in await self._entries() if text(entry, "id") == key_id), None)

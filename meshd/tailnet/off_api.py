@@ -41,6 +41,10 @@ class OffApi:
         """See mint_key."""
         self._refuse()
 
+    async def living_keys(self) -> tuple[AuthKey, ...]:
+        """See mint_key."""
+        self._refuse()
+
     async def revoke_key(self, key_id: str) -> None:
         """See mint_key."""
         self._refuse()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from meshd.errors import AuthFailed, NoCapacity, NotFound, QuotaExceeded
@@ -67,6 +68,9 @@ class PermissionCheck:
         )
         if lacking := await missing_permissions([snapshots], _named):
             notes.append(f"{', '.join(lacking)} is missing: meshd lists and makes no images")
+        for name, read in (("ec2:DescribeVolumes", self._ec2.volumes), ("ec2:DescribeAddresses", self._ec2.addresses)):
+            if await missing_permissions([Probe(name, partial(read, region, "check"))], _named):
+                notes.append(f"{name} is missing: `meshctl audit` does not list them")
         if ours:
             missing += refused
             bake = Probe("ec2:CreateImage", lambda: self._ec2.dry_create_image(region, ours))

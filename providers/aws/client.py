@@ -236,6 +236,26 @@ class Ec2:
 
         return await self._do(call, operation)
 
+    async def volumes(self, region: str, operation: str = "billed") -> list[Row]:
+        """DescribeVolumes, all pages."""
+
+        def call() -> list[Row]:
+            pages = self._ec2(region).get_paginator("describe_volumes").paginate(PaginationConfig={"PageSize": 500})
+            return [
+                row for page in until_end(pages, provider=AWS, operation=operation)
+                for row in _part(page, "Volumes", operation)
+            ]  # fmt: skip
+
+        return await self._do(call, operation)
+
+    async def addresses(self, region: str, operation: str = "billed") -> list[Row]:
+        """DescribeAddresses. It has no pages."""
+
+        def call() -> list[Row]:
+            return _part(self._ec2(region).describe_addresses(), "Addresses", operation)
+
+        return await self._do(call, operation)
+
     async def deregister_image(self, region: str, image_id: str) -> None:
         """DeregisterImage. Its snapshots stay."""
         await self._do(

@@ -10,6 +10,8 @@ from meshd.errors import InvalidRequest, NotFound, ProviderError, Transient, Unc
 from meshd.price_list import PriceList, collected
 from meshd.provider_api import (
     IMAGE_TAG,
+    BilledKind,
+    BilledListing,
     GangRequest,
     Image,
     ImageId,
@@ -23,10 +25,12 @@ from meshd.provider_api import (
     ProviderContext,
     ProviderName,
 )
+from providers._billed import each, listing
 from providers._fresh import Freshness
 from providers._prices import PriceTables, shipped
 from providers._reads import all_of
 from providers._settings import parse
+from providers.aws.billed import billed_address, billed_image, billed_machine, billed_snapshot, billed_volume
 from providers.aws.catalogue import Catalogue
 from providers.aws.check import PermissionCheck
 from providers.aws.client import Ec2, Row
@@ -247,6 +251,29 @@ class AwsProvider:
         for snapshot in snapshots:
             with suppress(NotFound):
                 await self._ec2.delete_snapshot(image.region, snapshot)
+
+    async def billed(self) -> Sequence[BilledListing]:
+        """Instances, volumes, Elastic IP addresses, own images and snapshots of all regions of the settings."""
+        ec2, usd = self._ec2, self._settings.image_usd_per_gib_month
+        reads = []
+        for region in self._settings.regions:
+            machine = partial(billed_machine, region=region, price=self._price)
+            found = {
+                BilledKind.MACHINE: each(ec2.instances(region, [], dict, "billed"), machine),
+                BilledKind.VOLUME: each(ec2.volumes(region), partial(billed_volume, region=region)),
+                BilledKind.ADDRESS: each(ec2.addresses(region), partial(billed_address, region=region)),
+                BilledKind.IMAGE: each(ec2.own_images(region, [], "billed"), partial(billed_image, region=region)),
+                BilledKind.SNAPSHOT: each(
+                    ec2.own_snapshots(region, [], "billed"),
+                    partial(billed_snapshot, region=region, usd_per_gib_month=usd),
+                ),
+            }
+            reads += [listing(AWS, kind, there, region) for kind, there in found.items()]
+        return await all_of(reads)
+
+    def _price(self, region: str, kind: str) -> float | None:
+        price = self._catalogue.price(region, kind)
+        return price.usd_per_hour if price else None
 
     async def fetch_prices(self) -> PriceList:
         """On-demand prices of Linux machines, from the Price List Query API.

@@ -33,6 +33,9 @@ SERIAL_PORT = "compute.instances.getSerialPortOutput"
 OPTIONAL = {
     LIST_OPERATIONS: "without it meshd cannot say what ended a machine",
     SERIAL_PORT: "without it `meshctl logs NODE` shows no console",
+    "compute.addresses.list": "without it `meshctl audit` lists no addresses",
+    "compute.disks.list": "without it `meshctl audit` lists no disks",
+    "compute.snapshots.list": "without it `meshctl audit` lists no snapshots",
 }
 """Without these permissions everything else works."""
 ACCELERATORS = "compute.acceleratorTypes.list"

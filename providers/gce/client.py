@@ -126,6 +126,29 @@ class Gce:
         scopes = await self._aggregated("InstancesClient", "AggregatedListInstancesRequest", wanted, operation)
         return [row for part in scopes.values() for row in part.get("instances") or ()]
 
+    async def disks(self) -> list[Row]:
+        """disks.aggregatedList: all zones and regions, all pages, or an error."""
+        scopes = await self._aggregated("DisksClient", "AggregatedListDisksRequest", "", "billed")
+        return [row for part in scopes.values() for row in part.get("disks") or ()]
+
+    async def addresses(self) -> list[Row]:
+        """addresses.aggregatedList: all regions and the global ones, all pages, or an error."""
+        scopes = await self._aggregated("AddressesClient", "AggregatedListAddressesRequest", "", "billed")
+        return [row for part in scopes.values() for row in part.get("addresses") or ()]
+
+    async def snapshots(self) -> list[Row]:
+        """snapshots.list, all pages."""
+        return await self._global("SnapshotsClient", "ListSnapshotsRequest", "snapshotList")
+
+    async def _global(self, client_name: str, request_name: str, kind: str) -> list[Row]:
+        def call(sdk: Sdk) -> list[Row]:
+            client = self._client(sdk, client_name)
+            request = getattr(sdk.compute, request_name)(project=self._project, max_results=PAGE)
+            pages = [self._row(sdk, page, kind, "billed") for page in self._pages(client.list, request)]
+            return [row for page in pages for row in page.get("items") or ()]
+
+        return await self._do(call, "billed")
+
     async def machine_types(self, wanted: str, operation: str = "offers") -> dict[str, Row]:
         """machineTypes.aggregatedList by filter; by scope."""
         return await self._aggregated("MachineTypesClient", "AggregatedListMachineTypesRequest", wanted, operation)

@@ -10,6 +10,8 @@ from functools import partial
 from meshd.errors import InvalidRequest, NotFound, ProviderError, Transient, Uncertain
 from meshd.price_list import PriceList, collected
 from meshd.provider_api import (
+    BilledKind,
+    BilledListing,
     GangRequest,
     Instance,
     InstanceState,
@@ -20,10 +22,12 @@ from meshd.provider_api import (
     ProviderName,
 )
 from meshd.runtime.backoff import backoff_s
+from providers._billed import each, listing
 from providers._fresh import Freshness
 from providers._prices import PriceTables, shipped
 from providers._reads import all_of
 from providers._settings import parse
+from providers.gce.billed import billed_address, billed_machine, billed_snapshot, billed_volume
 from providers.gce.catalogue import Catalogue
 from providers.gce.check import PermissionCheck
 from providers.gce.client import Gce, Row
@@ -297,6 +301,22 @@ class GceProvider:
         """
         zone, name = split_id(instance.id, "console")
         return await self._gce.serial_port(zone, name, CONSOLE_MAX_B)
+
+    async def billed(self) -> Sequence[BilledListing]:
+        """Instances, disks, static addresses and snapshots of the whole project. Images: see ImageBaker."""
+        machine = partial(billed_machine, price=self._usd_of)
+        return await all_of(
+            [
+                listing(GCE, BilledKind.MACHINE, each(self._gce.instances("", "billed"), machine)),
+                listing(GCE, BilledKind.VOLUME, each(self._gce.disks(), billed_volume)),
+                listing(GCE, BilledKind.ADDRESS, each(self._gce.addresses(), billed_address)),
+                listing(GCE, BilledKind.SNAPSHOT, each(self._gce.snapshots(), billed_snapshot)),
+            ]
+        )
+
+    def _usd_of(self, region: str, kind: str, spot: bool) -> float | None:
+        price = self._catalogue.price(region, kind, spot=spot)
+        return price.usd_per_hour if price else None
 
     async def fetch_prices(self) -> PriceList:
         """Prices of the wanted types, computed from the SKUs of the Cloud Billing Catalog.

@@ -22,8 +22,11 @@ ANSWER_MAX_B = 64 * 1024 * 1024
 PACKAGE = "google.cloud.compute_v1"
 SERVICES = {
     "AcceleratorTypesClient": "accelerator_types",
+    "AddressesClient": "addresses",
+    "DisksClient": "disks",
     "InstancesClient": "instances",
     "MachineTypesClient": "machine_types",
+    "SnapshotsClient": "snapshots",
     "ZoneOperationsClient": "zone_operations",
 }
 _LOCK = threading.Lock()

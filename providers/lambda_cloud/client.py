@@ -42,6 +42,10 @@ class LambdaApi:
         """GET /instances/{id}."""
         return await self._map("GET", f"/instances/{instance_id}", operation)
 
+    async def file_systems(self) -> list[Mapping[str, Any]]:
+        """GET /file-systems. It has no pages."""
+        return await self._list("/file-systems", "billed")
+
     async def ssh_keys(self, operation: str = "launch") -> list[Mapping[str, Any]]:
         """GET /ssh-keys."""
         return await self._list("/ssh-keys", operation)

@@ -7,6 +7,8 @@ from typing import Any
 
 from meshd.errors import NotFound, Transient
 from meshd.provider_api import (
+    BilledKind,
+    BilledListing,
     Instance,
     InstanceId,
     InstanceState,
@@ -16,9 +18,11 @@ from meshd.provider_api import (
     ProviderContext,
     ProviderName,
 )
+from providers._billed import each, listing
 from providers._fresh import Freshness
-from providers._reads import ReadCache
+from providers._reads import ReadCache, all_of
 from providers._settings import parse
+from providers.lambda_cloud.billed import billed_machine, billed_volume
 from providers.lambda_cloud.client import LambdaApi
 from providers.lambda_cloud.errors import LAMBDA
 from providers.lambda_cloud.mapping import is_ours, launch_body, only_key, terminate_blocked, to_instance, to_state
@@ -124,6 +128,15 @@ class LambdaProvider:
         if blocked:
             raise Transient(f"cannot be terminated now: {blocked}", provider=LAMBDA, operation="terminate")
         await self._api.terminate(instance.id)
+
+    async def billed(self) -> Sequence[BilledListing]:
+        """Instances and file systems. Lambda has no addresses, snapshots or startup scripts to be listed."""
+        return await all_of(
+            [
+                listing(LAMBDA, BilledKind.MACHINE, each(self._api.instances("billed"), billed_machine)),
+                listing(LAMBDA, BilledKind.VOLUME, each(self._api.file_systems(), billed_volume)),
+            ]
+        )
 
     async def check(self) -> str:
         """Check that the key is valid and that there is an SSH key, which Lambda needs for a launch.

@@ -52,9 +52,13 @@ class PaperspaceApi:
             return False
         return found.get("available") is True
 
-    async def machines(self) -> list[Mapping[str, Any]]:
+    async def machines(self, operation: str = "list") -> list[Mapping[str, Any]]:
         """GET /machines, all pages, all regions."""
-        return await self._all("/machines", {}, "list")
+        return await self._all("/machines", {}, operation)
+
+    async def public_ips(self) -> list[Mapping[str, Any]]:
+        """GET /public-ips, all pages: the static ones. Each has its address as its id."""
+        return await self._all("/public-ips", {}, "billed", key="ip")
 
     async def machine(self, machine_id: str, operation: str) -> Mapping[str, Any]:
         """GET /machines/{id}."""
@@ -115,7 +119,9 @@ class PaperspaceApi:
         """Close the connections."""
         await self._http.aclose()
 
-    async def _all(self, path: str, query: Mapping[str, str], operation: str) -> list[Mapping[str, Any]]:
+    async def _all(
+        self, path: str, query: Mapping[str, str], operation: str, key: str = "id"
+    ) -> list[Mapping[str, Any]]:
         """All items of a list.
 
         When `nextPage` is missing although there is more, the last item's id is the cursor.
@@ -129,14 +135,14 @@ class PaperspaceApi:
             page_query = urlencode({**query, "limit": str(PAGE), **({"after": cursor} if cursor else {})})
             page = await self._map("GET", f"{path}?{page_query}", operation, changes=False)
             rows = page.get("items")
-            if not isinstance(rows, list) or not all(isinstance(row, dict) and row.get("id") for row in rows):
+            if not isinstance(rows, list) or not all(isinstance(row, dict) and row.get(key) for row in rows):
                 raise self._unexpected(operation, changes=False)
             before = len(items)
-            items.update({str(row["id"]): row for row in rows})
+            items.update({str(row[key]): row for row in rows})
             following = str(page.get("nextPage") or "")
             if not page.get("hasMore", bool(following)):
                 return list(items.values())
-            cursor = following or (str(rows[-1]["id"]) if rows else "")
+            cursor = following or (str(rows[-1][key]) if rows else "")
             if not cursor or len(items) == before:
                 break
         raise Transient("the pages of the list do not end", provider=PAPERSPACE, operation=operation)

@@ -9,6 +9,8 @@ from typing import Any
 
 from meshd.errors import AuthFailed, InvalidRequest, NotFound, ProviderError, Transient, Uncertain
 from meshd.provider_api import (
+    BilledKind,
+    BilledListing,
     Instance,
     InstanceId,
     InstanceState,
@@ -18,9 +20,11 @@ from meshd.provider_api import (
     ProviderContext,
     ProviderName,
 )
+from providers._billed import each, listing
 from providers._fresh import Freshness
 from providers._reads import ReadCache, all_of
 from providers._settings import parse
+from providers.paperspace.billed import billed_address, billed_machine, billed_script
 from providers.paperspace.client import PaperspaceApi
 from providers.paperspace.errors import PAPERSPACE, NotDeletable, refusal_kind
 from providers.paperspace.mapping import deletion, failed_create, is_ours, launch_body, to_instance, why_gone
@@ -204,6 +208,16 @@ class PaperspaceProvider:
                 operation="terminate",
                 vendor_text=error.vendor_text,
             ) from error
+
+    async def billed(self) -> Sequence[BilledListing]:
+        """Machines, static addresses and startup scripts. No script is deleted by this, as `list` does."""
+        return await all_of(
+            [
+                listing(PAPERSPACE, BilledKind.MACHINE, each(self._api.machines("billed"), billed_machine)),
+                listing(PAPERSPACE, BilledKind.ADDRESS, each(self._api.public_ips(), billed_address)),
+                listing(PAPERSPACE, BilledKind.SCRIPT, each(self._api.scripts("billed"), billed_script)),
+            ]
+        )
 
     async def check(self) -> str:
         """Check that the key is valid; returns its team.

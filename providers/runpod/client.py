@@ -58,6 +58,11 @@ class RunpodApi:
         answer = await self._call("GET", "/pods?includeClusterPods=true", operation, success=200)
         return self._rows(answer, "pods", ("id", "status"), operation)
 
+    async def network_volumes(self) -> list[Mapping[str, Any]]:
+        """GET /network-volumes. It has no pages."""
+        answer = await self._call("GET", "/network-volumes", "billed", success=200)
+        return self._rows(answer, "networkVolumes", ("id",), "billed")
+
     async def pod(self, pod_id: str) -> Mapping[str, Any]:
         """GET /pods/{id}."""
         answer = await self._call("GET", f"/pods/{quote(pod_id, safe='')}", "get", success=200)

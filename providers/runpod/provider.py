@@ -9,6 +9,8 @@ from typing import Any
 
 from meshd.errors import AuthFailed, InvalidRequest, NotFound
 from meshd.provider_api import (
+    BilledKind,
+    BilledListing,
     Instance,
     InstanceId,
     InstanceState,
@@ -19,10 +21,12 @@ from meshd.provider_api import (
     ProviderContext,
     ProviderName,
 )
+from providers._billed import each, listing
 from providers._fresh import Freshness
 from providers._permissions import Probe, missing_permissions, require_none_missing
 from providers._reads import all_of
 from providers._settings import parse
+from providers.runpod.billed import billed_machine, billed_volume
 from providers.runpod.client import RunpodApi
 from providers.runpod.errors import RUNPOD
 from providers.runpod.mapping import ANYWHERE, launch_body, to_instance
@@ -194,6 +198,15 @@ class RunpodProvider:
                 return
             raise self._fresh.error_for(instance, error) from error
         self._deletions.accept(instance.id)
+
+    async def billed(self) -> Sequence[BilledListing]:
+        """Pods and network volumes. meshd makes no template and no registry."""
+        return await all_of(
+            [
+                listing(RUNPOD, BilledKind.MACHINE, each(self._api.pods("billed"), billed_machine)),
+                listing(RUNPOD, BilledKind.VOLUME, each(self._api.network_volumes(), billed_volume)),
+            ]
+        )
 
     async def check(self) -> str:
         """Check that the key may read. RunPod does not say whose it is, so the text has the number of pods.

@@ -89,6 +89,9 @@ class Control:
     async def keys_with(self, description: str) -> tuple[AuthKey, ...]:
         return ()
 
+    async def living_keys(self) -> tuple[AuthKey, ...]:
+        return tuple(key for key in self.keys.values() if key.valid)
+
     async def revoke_key(self, key_id: str) -> None:
         self.keys[key_id] = replace(self.keys[key_id], valid=False)
 

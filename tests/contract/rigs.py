@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
+from deploy.sandbox.clouds.aws_images import StoredImage
 from deploy.sandbox.clouds.gce_key import private_key, service_account
 from deploy.sandbox.clouds.ledger import Ledger, Life, RentedMachine
+from deploy.sandbox.clouds.paperspace_bodies import Script
 from deploy.sandbox.clouds.server import CloudServer, ServerOptions
 from deploy.sandbox.hypervisor import HollowHypervisor
 from meshd.contract.faults import FaultKind
-from meshd.contract.rig import CloudMachine, Rig, not_covered
+from meshd.contract.rig import CloudMachine, Rig, does_not_apply, not_covered
 from meshd.daemon.providers.guards import Guards
 from meshd.obs.metrics import Metrics
 from meshd.price_list import PriceList
-from meshd.provider_api import MachineKind, Offer, Provider, ProviderContext, ProviderFactory
+from meshd.provider_api import BilledKind, MachineKind, Offer, Provider, ProviderContext, ProviderFactory
 from meshd.runtime.clock import SystemClock
 from providers.aws.provider import create as create_aws
 from providers.gce.provider import create as create_gce
@@ -120,6 +123,18 @@ class SandboxRig(Rig):
         # GCE's ledger counts machine types; an offer's also names the GPUs that are attached.
         self.ledger.set_capacity(offer.instance_type.partition("+")[0], offer.region, machines)
 
+    def plant(self, kind: BilledKind, name: str, tags: Mapping[str, str]) -> str:
+        if kind not in self.plants:
+            does_not_apply(f"{self.name} has no {kind.value} of its own")
+        return self.planted(kind, name, tags)
+
+    #: What may lie on its account besides machines, and the cloud that keeps it.
+    plants: ClassVar[frozenset[BilledKind]] = frozenset({BilledKind.VOLUME})
+
+    def planted(self, kind: BilledKind, name: str, tags: Mapping[str, str]) -> str:
+        """Make it on the stand-in."""
+        raise NotImplementedError
+
     def clear(self) -> None:
         super().clear()
         self.ledger.release()
@@ -169,6 +184,22 @@ class AwsRig(SandboxRig):
             "spot": True,
         }
 
+    plants = frozenset({BilledKind.VOLUME, BilledKind.ADDRESS, BilledKind.IMAGE, BilledKind.SNAPSHOT})
+
+    def planted(self, kind: BilledKind, name: str, tags: Mapping[str, str]) -> str:
+        if kind in {BilledKind.VOLUME, BilledKind.ADDRESS}:
+            prefix = {BilledKind.VOLUME: "vol", BilledKind.ADDRESS: "eipalloc"}[kind]
+            thing_id = f"{prefix}-{uuid.uuid4().hex[:17]}"
+            return self.server.ec2.things.add(kind.value, "us-east-1", name=name, tags=tags, thing_id=thing_id).id
+        digits, now = uuid.uuid4().hex, self.clock.now()
+        image = StoredImage(
+            f"ami-{digits[:17]}", f"snap-{digits[-17:]}", "us-east-1", name, "x86_64", 100, now, now, True, tags, tags,
+            copied=True,
+        )  # fmt: skip
+        image.registered, image.snapshot_there = kind is BilledKind.IMAGE, kind is BilledKind.SNAPSHOT
+        self.server.ec2.images.images.append(image)
+        return image.id if image.registered else image.snapshot_id
+
     def stored_images(self) -> int:
         return len({one.name for one in self.server.ec2.images.images if one.registered or one.snapshot_there})
 
@@ -188,6 +219,9 @@ class LambdaRig(SandboxRig):
     def extra(self) -> dict[str, Any]:
         return {"api_key": SECRET, "call_spacing_s": 0, "launch_spacing_s": 0}
 
+    def planted(self, kind: BilledKind, name: str, tags: Mapping[str, str]) -> str:
+        return self.server.lambda_cloud.things.add("volume", "us-south-2", name=name).id
+
     def unreachable(self) -> Provider:
         return self.make(base_url=UNREACHABLE, ssh_key_name="meshd")
 
@@ -204,6 +238,9 @@ class RunpodRig(SandboxRig):
 
     def extra(self) -> dict[str, Any]:
         return {"api_key": SECRET, "cpu_types": ["*"], "ports": ["22/tcp"]}
+
+    def planted(self, kind: BilledKind, name: str, tags: Mapping[str, str]) -> str:
+        return self.server.runpod.things.add("volume", "US-KS-2", name=name).id
 
 
 class RunpodSpotRig(RunpodRig):
@@ -227,8 +264,18 @@ class PaperspaceRig(SandboxRig):
     factory = create_paperspace
     unsupported: ClassVar[Mapping[FaultKind, str]] = {FaultKind.DENIED: "a key may do everything"}
 
+    plants = frozenset({BilledKind.ADDRESS, BilledKind.SCRIPT})
+
     def extra(self) -> dict[str, Any]:
         return {"api_key": SECRET, "call_spacing_s": 0}
+
+    def planted(self, kind: BilledKind, name: str, tags: Mapping[str, str]) -> str:
+        if kind is BilledKind.ADDRESS:
+            number = len(self.server.paperspace.things.of("address")) + 1
+            return self.server.paperspace.things.add("address", "ny2", thing_id=f"203.0.113.{number}").id
+        script_id = f"ss{uuid.uuid4().hex[:10]}"
+        self.server.paperspace.scripts[script_id] = Script(script_id, name, "#!/bin/sh", True, self.clock.now())
+        return script_id
 
 
 class GceRig(SandboxRig):
@@ -248,6 +295,15 @@ class GceRig(SandboxRig):
         "compute.zoneOperations.get",
         "compute.subnetworks.useExternalIp",
     )
+
+    plants = frozenset({BilledKind.VOLUME, BilledKind.ADDRESS, BilledKind.SNAPSHOT})
+
+    def planted(self, kind: BilledKind, name: str, tags: Mapping[str, str]) -> str:
+        place = {BilledKind.VOLUME: "us-central1-a", BilledKind.ADDRESS: "us-central1"}.get(kind, "")
+        # Names are unique in their place.
+        unique = f"{name}-{len(self.server.gce.things.of(kind.value))}"
+        self.server.gce.things.add(kind.value, place, name=unique, tags=tags)
+        return f"{place}/{unique}" if place else unique
 
     def __init__(self) -> None:
         super().__init__()

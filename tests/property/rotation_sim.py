@@ -127,6 +127,10 @@ class SimTailnet:
         self._ask()
         return tuple(key for key in self.keys.values() if key.valid and key.description == description)
 
+    async def living_keys(self) -> tuple[AuthKey, ...]:
+        self._ask()
+        return tuple(key for key in self.keys.values() if key.valid)
+
     async def revoke_key(self, key_id: str) -> None:
         self._ask()
         if key_id in self.keys and self.keys[key_id].valid:

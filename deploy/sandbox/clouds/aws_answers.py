@@ -35,6 +35,8 @@ OPERATIONS = {
     "DescribeSnapshots": "images",
     "DeregisterImage": "delete_image",
     "DeleteSnapshot": "delete_image",
+    "DescribeVolumes": "billed",
+    "DescribeAddresses": "billed",
 }
 REFUSALS = {
     FaultKind.NO_CAPACITY: (

@@ -36,7 +36,9 @@ from deploy.sandbox.clouds.aws_limits import RunLimits
 from deploy.sandbox.clouds.aws_moto import MotoEc2, Reply
 from deploy.sandbox.clouds.aws_pricing import TARGET, PriceListApi
 from deploy.sandbox.clouds.aws_spot import SpotMarket, is_spot
+from deploy.sandbox.clouds.aws_things import addresses, volumes
 from deploy.sandbox.clouds.ledger import Ledger, Life, NewMachine, RentedMachine
+from deploy.sandbox.clouds.things import Things
 from meshd.contract.faults import CallFaults, CloudFault, FaultEngine, FaultKind
 from meshd.contract.standin import SMALL_PAGE
 from meshd.gang_id import machine_at
@@ -81,6 +83,7 @@ class Ec2Cloud:
         self._spot = SpotMarket(self._on_demand, self._backend.zones_of, ledger.now)
         self._tokens: dict[tuple[str, str], tuple[str, list[str], Reply]] = {}
         self.images = ImageStore(ledger.now, image_s)
+        self.things = Things(ledger.now)
         self.run_limits: RunLimits | None = None
         """The account's limits on RunInstances; None for none."""
         self._lock = threading.RLock()
@@ -143,6 +146,12 @@ class Ec2Cloud:
         self, action: str, form: Form, environ: Mapping[str, Any], region: str, call_faults: CallFaults
     ) -> Reply:
         """What is about images and types."""
+        if action in ("DescribeVolumes", "DescribeAddresses"):
+            if FaultKind.PAGE_FAILS in call_faults.content and form.get("NextToken"):
+                return faulty_reply(CloudFault(FaultKind.ERROR_BEFORE))
+            if action == "DescribeAddresses":
+                return addresses(region, self.things)
+            return volumes(form, region, self.ledger, self.things, call_faults.content)
         if action in _IMAGES or (action == "DescribeImages" and self._ours(form, region)):
             return self._image(action, form, region, call_faults)
         if action == "DescribeImages":

@@ -93,7 +93,7 @@ class ImageStore:
             image.fails = True
 
         ledger.snapshot(machine, image.id, done, failed)
-        return _reply("CreateImage", f"<imageId>{image.id}</imageId>")
+        return reply("CreateImage", f"<imageId>{image.id}</imageId>")
 
     def find(self, region: str, image_id: str) -> StoredImage | None:
         """The registered image with this id."""
@@ -128,7 +128,7 @@ class ImageStore:
             if (not asked or one.id in asked) and _matches(form, one.image_tags, {"name": one.name})
         ]
         items = [self._image(one, faults) for one in found]
-        return _reply("DescribeImages", *_page("imagesSet", items, form, faults))
+        return reply("DescribeImages", *paged("imagesSet", items, form, faults))
 
     def describe_snapshots(self, form: Mapping[str, str], region: str, faults: Iterable[FaultKind]) -> Reply:
         """DescribeSnapshots."""
@@ -137,7 +137,7 @@ class ImageStore:
             for one in self.images
             if one.region == region and one.snapshot_there and _matches(form, one.snapshot_tags, {})
         ]
-        return _reply("DescribeSnapshots", *_page("snapshotSet", [self._snapshot(one) for one in found], form, faults))
+        return reply("DescribeSnapshots", *paged("snapshotSet", [self._snapshot(one) for one in found], form, faults))
 
     def deregister(self, form: Mapping[str, str], region: str) -> Reply:
         """DeregisterImage."""
@@ -145,7 +145,7 @@ class ImageStore:
         if image is None:
             raise ImageRefused("InvalidAMIID.NotFound", f"The image id '[{form.get('ImageId')}]' does not exist")
         image.registered = False
-        return _reply("DeregisterImage", "<return>true</return>")
+        return reply("DeregisterImage", "<return>true</return>")
 
     def delete_snapshot(self, form: Mapping[str, str], region: str) -> Reply:
         """DeleteSnapshot."""
@@ -157,7 +157,7 @@ class ImageStore:
             words = f"The snapshot {asked} is currently in use by {image.id}"
             raise ImageRefused("InvalidSnapshot.InUse", words)
         image.snapshot_there = False
-        return _reply("DeleteSnapshot", "<return>true</return>")
+        return reply("DeleteSnapshot", "<return>true</return>")
 
     def _registered(self, region: str) -> Iterator[StoredImage]:
         return (one for one in self.images if one.region == region and one.registered)
@@ -173,22 +173,22 @@ class ImageStore:
         return (
             f"<imageId>{one.id}</imageId><imageLocation>123456789012/{escape(one.name)}</imageLocation>"
             f"<imageState>{shown}</imageState><imageOwnerId>123456789012</imageOwnerId>"
-            f"<creationDate>{_time(one.created_at)}</creationDate><isPublic>false</isPublic>{novelty}"
+            f"<creationDate>{time_text(one.created_at)}</creationDate><isPublic>false</isPublic>{novelty}"
             f"<architecture>{one.arch}</architecture><imageType>machine</imageType><name>{escape(one.name)}</name>"
             f"<rootDeviceType>ebs</rootDeviceType><rootDeviceName>/dev/sda1</rootDeviceName>"
             f"<blockDeviceMapping><item><deviceName>/dev/sda1</deviceName><ebs>{disk}"
             f"<volumeSize>{one.size_gib}</volumeSize><deleteOnTermination>true</deleteOnTermination>"
             f"<volumeType>gp3</volumeType><encrypted>false</encrypted></ebs></item></blockDeviceMapping>"
-            f"{why if state == 'failed' else ''}<virtualizationType>hvm</virtualizationType>{_tags(one.image_tags)}"
+            f"{why if state == 'failed' else ''}<virtualizationType>hvm</virtualizationType>{tag_set(one.image_tags)}"
         )
 
     def _snapshot(self, one: StoredImage) -> str:
         status = {"pending": "pending", "failed": "error"}.get(self.state(one), "completed")
         return (
             f"<snapshotId>{one.snapshot_id}</snapshotId><volumeId>vol-ffffffff</volumeId><status>{status}</status>"
-            f"<startTime>{_time(one.created_at)}</startTime><progress>100%</progress><ownerId>123456789012</ownerId>"
+            f"<startTime>{time_text(one.created_at)}</startTime><progress>100%</progress><ownerId>123456789012</ownerId>"
             f"<volumeSize>{one.size_gib}</volumeSize>"
-            f"<description>Created by CreateImage({one.made_of}) for {one.id}</description>{_tags(one.snapshot_tags)}"
+            f"<description>Created by CreateImage({one.made_of}) for {one.id}</description>{tag_set(one.snapshot_tags)}"
         )
 
 
@@ -209,7 +209,7 @@ def _matches(form: Mapping[str, str], tags: Mapping[str, str], fields: Mapping[s
     return True
 
 
-def _page(element: str, items: Sequence[str], form: Mapping[str, str], faults: Iterable[FaultKind]) -> tuple[str, ...]:
+def paged(element: str, items: Sequence[str], form: Mapping[str, str], faults: Iterable[FaultKind]) -> tuple[str, ...]:
     """The list's element, and the token of the next page where there is one."""
     first = int(form.get("NextToken") or 0)
     small = {FaultKind.SMALL_PAGES, FaultKind.PAGE_FAILS} & set(faults)
@@ -219,16 +219,19 @@ def _page(element: str, items: Sequence[str], form: Mapping[str, str], faults: I
     return f"<{element}>{shown}</{element}>", more
 
 
-def _tags(tags: Mapping[str, str]) -> str:
+def tag_set(tags: Mapping[str, str]) -> str:
+    """Tags as EC2 shows them."""
     items = (f"<item><key>{escape(k)}</key><value>{escape(v)}</value></item>" for k, v in tags.items())
     return f"<tagSet>{''.join(items)}</tagSet>" if tags else ""
 
 
-def _time(at: datetime) -> str:
+def time_text(at: datetime) -> str:
+    """A time as EC2 shows it."""
     return f"{at:%Y-%m-%dT%H:%M:%S.000Z}"
 
 
-def _reply(action: str, *parts: str) -> Reply:
+def reply(action: str, *parts: str) -> Reply:
+    """An answer to an action."""
     body = (
         f'<{action}Response xmlns="{_NAMESPACE}"><requestId>00000000-0000-0000-0000-000000000000</requestId>'
         f"{''.join(parts)}</{action}Response>"

@@ -8,8 +8,9 @@ from __future__ import annotations
 import base64
 import json
 import re
+import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -19,6 +20,7 @@ from deploy.sandbox.clouds.gce_operations import Failure, Operation, Operations
 from deploy.sandbox.clouds.gce_rules import bulk_checked, cards_of, checked, metadata_of, no, single_body
 from deploy.sandbox.clouds.gce_types import ACCELERATORS, TYPES, ZONES
 from deploy.sandbox.clouds.ledger import Ledger, Life, NewMachine, RentedMachine
+from deploy.sandbox.clouds.things import Thing, Things
 from meshd.contract.faults import CloudFault, FaultEngine, FaultKind
 from meshd.contract.standin import ErrorResponse, StandIn
 from providers._prices import shipped
@@ -58,6 +60,9 @@ _AT_ONCE = {
 }
 
 
+P = TypeVar("P", RentedMachine, Thing)
+
+
 class GceCloud(StandIn):
     """The stand-in, with all routes under /compute/v1.
 
@@ -77,6 +82,7 @@ class GceCloud(StandIn):
         self._bodies: dict[str, dict[str, Any]] = {}
         self._operations = Operations(ledger)
         self._requests: dict[str, Operation] = {}
+        self.things = Things(ledger.now)
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """The parts of the API that the adapter uses."""
@@ -84,6 +90,9 @@ class GceCloud(StandIn):
         return [
             web.get(SKUS_PATH, self._skus),
             web.get(PREFIX + "/aggregated/instances", self._list),
+            web.get(PREFIX + "/aggregated/disks", self._disks),
+            web.get(PREFIX + "/aggregated/addresses", self._addresses),
+            web.get(PREFIX + "/global/snapshots", self._snapshots),
             web.get(PREFIX + "/aggregated/machineTypes", self._machine_types),
             web.get(PREFIX + "/aggregated/acceleratorTypes", self._accelerator_types),
             web.post(zone + "/instances", self._insert),
@@ -103,6 +112,8 @@ class GceCloud(StandIn):
             return "prices"
         if path.endswith("/aggregated/instances"):
             return "list"
+        if path.endswith(("/aggregated/disks", "/aggregated/addresses", "/global/snapshots")):
+            return "billed"
         if "/aggregated/" in path:
             return "offers"
         if path.endswith("/serialPort"):
@@ -120,6 +131,8 @@ class GceCloud(StandIn):
         path, method = request.path, request.method
         if "/aggregated/" in path:
             return (f"compute.{path.rpartition('/')[2]}.list",)
+        if path.endswith("/global/snapshots"):
+            return ("compute.snapshots.list",)
         if "/operations" in path:
             return ("compute.zoneOperations.list" if path.endswith("/operations") else "compute.zoneOperations.get",)
         if path.endswith("/serialPort"):
@@ -311,7 +324,47 @@ class GceCloud(StandIn):
             scopes[machine.zone].append(self._body(request, machine))
         return self._aggregated(request, "instance", "instances", scopes, following)
 
-    def _page(self, request: web.Request, found: list[RentedMachine]) -> tuple[list[RentedMachine], str]:
+    async def _disks(self, request: web.Request) -> web.Response:
+        """The boot disk of each machine, and those that no machine has."""
+        of_machines = [
+            Thing("volume", f"d{m.id}", m.token, m.zone, m.created_at, m.tags, f"zones/{m.zone}/instances/{m.token}")
+            for m in self.ledger.listed()
+            if m.life is not Life.ENDED
+        ]
+        return self._things(request, "disk", "disks", [*of_machines, *self.things.of("volume")], "zone")
+
+    async def _addresses(self, request: web.Request) -> web.Response:
+        return self._things(request, "address", "addresses", self.things.of("address"), "region")
+
+    async def _snapshots(self, request: web.Request) -> web.Response:
+        page, following = self._page(request, self.things.of("snapshot"))
+        body: dict[str, Any] = {"kind": "compute#snapshotList", "items": [self._thing(one, "") for one in page]}
+        return web.json_response({**body, "nextPageToken": following} if following else body)
+
+    def _things(
+        self, request: web.Request, kind: str, name: str, found: list[Thing], scope: str
+    ) -> web.Response:  # fmt: skip
+        page, following = self._page(request, found)
+        scopes: dict[str, list[dict[str, Any]]] = {}
+        for one in page:
+            scopes.setdefault(one.region, []).append(self._thing(one, scope))
+        items = {f"{scope}s/{place}": {name: rows} for place, rows in scopes.items()}
+        body: dict[str, Any] = {"kind": f"compute#{kind}AggregatedList", "items": items}
+        return web.json_response({**body, "nextPageToken": following} if following else body)
+
+    def _thing(self, one: Thing, scope: str) -> dict[str, Any]:
+        base = "https://www.googleapis.com/compute/v1/projects/sandbox-project"
+        body: dict[str, Any] = {
+            "id": str(int(uuid.uuid5(uuid.NAMESPACE_OID, one.id)) % 10**18), "name": one.name, "labels": dict(one.tags),
+            "creationTimestamp": one.created_at.isoformat(),
+        }  # fmt: skip
+        if scope:
+            body[scope] = f"{base}/{scope}s/{one.region}"
+        if one.attached_to:
+            body["users"] = [f"{base}/{one.attached_to}"]
+        return body
+
+    def _page(self, request: web.Request, found: list[P]) -> tuple[list[P], str]:
         """One page, and the token of the next; "" at the end."""
         token = request.query.get("pageToken", "")
         limit = self.page_of(min(int(request.query.get("maxResults", _PAGE_MAX)), _PAGE_MAX), token)

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from deploy.sandbox.clouds.lambda_types import REGIONS, TYPES, LambdaType
 from deploy.sandbox.clouds.ledger import Ledger, Life, NewMachine, RentedMachine, shown_life
+from deploy.sandbox.clouds.things import Things
 from meshd.contract.faults import CloudFault, FaultEngine, FaultKind
 from meshd.contract.standin import ErrorResponse, StandIn, json_object
 
@@ -28,6 +29,7 @@ _SLOTS = {
     ("POST", "/instance-operations/launch"): "launch",
     ("POST", "/instance-operations/terminate"): "terminate",
     ("GET", "/instances"): "list",
+    ("GET", "/file-systems"): "billed",
 }
 
 
@@ -80,6 +82,7 @@ class LambdaCloud(StandIn):
         self.limits = limits
         self.types: dict[str, LambdaType] = {kind.name: kind for kind in TYPES}
         self.ssh_keys = ["meshd"]
+        self.things = Things(ledger.now)
         self._api_key = api_key
         self._last: dict[str, float] = {}
 
@@ -89,6 +92,7 @@ class LambdaCloud(StandIn):
             web.get("/api/v1/instance-types", self._instance_types),
             web.get("/api/v1/regions", self._regions),
             web.get("/api/v1/ssh-keys", self._ssh_keys),
+            web.get("/api/v1/file-systems", self._file_systems),
             web.get("/api/v1/instances", self._list),
             web.get("/api/v1/instances/{id}", self._get),
             web.post("/api/v1/instance-operations/launch", self._launch),
@@ -145,6 +149,17 @@ class LambdaCloud(StandIn):
     async def _ssh_keys(self, request: web.Request) -> web.Response:
         key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA sandbox"
         rows = [{"id": uuid.uuid5(uuid.NAMESPACE_OID, n).hex, "name": n, "public_key": key} for n in self.ssh_keys]
+        return _data(rows)
+
+    async def _file_systems(self, request: web.Request) -> web.Response:
+        rows = [
+            {
+                "id": one.id, "name": one.name, "mount_point": f"/lambda/nfs/{one.name}",
+                "created": one.created_at.isoformat(), "is_in_use": False, "region": _region(one.region),
+                "created_by": {"id": "u1", "email": "s@example.org", "status": "active"}, "bytes_used": 0,
+            }
+            for one in self.things.of("volume")
+        ]  # fmt: skip
         return _data(rows)
 
     async def _list(self, request: web.Request) -> web.Response:

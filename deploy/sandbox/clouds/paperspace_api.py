@@ -13,6 +13,7 @@ from deploy.sandbox.clouds.host import Host
 from deploy.sandbox.clouds.ledger import Ledger, Life, NewMachine, RentedMachine
 from deploy.sandbox.clouds.paperspace_bodies import Script, event_body, events_of, machine_body, time_text
 from deploy.sandbox.clouds.paperspace_types import DISKS_GB, REGIONS, TEMPLATES, TYPES, PaperspaceType
+from deploy.sandbox.clouds.things import Things
 from meshd.contract.faults import CallFaults, CloudFault, FaultEngine, FaultKind
 from meshd.contract.standin import ErrorResponse, StandIn, json_object
 
@@ -26,6 +27,8 @@ _SLOTS = {
     ("POST", "/v1/machines"): "launch",
     ("GET", "/v1/machines"): "list",
     ("GET", "/v1/auth/session"): "check",
+    ("GET", "/v1/public-ips"): "billed",
+    ("GET", "/v1/startup-scripts"): "scripts",
 }
 
 
@@ -90,6 +93,7 @@ class PaperspaceCloud(StandIn):
         self.types: dict[str, PaperspaceType] = {kind.label: kind for kind in TYPES}
         self.scripts: dict[str, Script] = {}
         self.options = VendorOptions()
+        self.things = Things(ledger.now)
         self._host = host
         self._failed: dict[str, FailedMachine] = {}
         self._api_key = api_key
@@ -106,6 +110,7 @@ class PaperspaceCloud(StandIn):
             web.delete("/v1/machines/{id}", self._delete),
             web.patch("/v1/machines/{id}/stop", self._stop),
             web.get("/v1/machine-events", self._events),
+            web.get("/v1/public-ips", self._public_ips),
             web.get("/v1/startup-scripts", self._list_scripts),
             web.post("/v1/startup-scripts", self._create_script),
             web.delete("/v1/startup-scripts/{id}", self._delete_script),
@@ -263,6 +268,16 @@ class PaperspaceCloud(StandIn):
         found = self.ledger.find(machine_id)
         return self._page(request, events_of(found) if found else [])
 
+    async def _public_ips(self, request: web.Request) -> web.Response:
+        rows = [
+            {
+                "ip": one.id, "region": one.region, "assignedToMachineId": one.attached_to or None,
+                "dtCreated": time_text(one.created_at),
+            }
+            for one in self.things.of("address")
+        ]  # fmt: skip
+        return self._page(request, rows, "ip")
+
     async def _list_scripts(self, request: web.Request) -> web.Response:
         return self._page(request, [script.body() for script in self.scripts.values()])
 
@@ -281,13 +296,13 @@ class PaperspaceCloud(StandIn):
             raise _no(404, "NOT_FOUND", "Startup script not found")
         return web.json_response({**script.body(), "dtDeleted": time_text(self.ledger.now())})
 
-    def _page(self, request: web.Request, items: Sequence[dict[str, Any]]) -> web.Response:
+    def _page(self, request: web.Request, items: Sequence[dict[str, Any]], key: str = "id") -> web.Response:
         after = request.query.get("after")
         try:
             limit = self.page_of(min(int(request.query.get("limit", 120)), self.options.page), after)
         except ValueError:
             raise _no(*_BAD_INPUT) from None
-        ids = [item["id"] for item in items]
+        ids = [item[key] for item in items]
         start = 0
         if after is not None:
             cursor = after.removeprefix("after:")
@@ -298,7 +313,7 @@ class PaperspaceCloud(StandIn):
         more = start + limit < len(items)
         body: dict[str, Any] = {"hasMore": more, "items": page}
         if more and self.options.names_next_page:
-            body["nextPage"] = f"after:{page[-1]['id']}"
+            body["nextPage"] = f"after:{page[-1][key]}"
         return web.json_response(body)
 
     def _body(self, machine: RentedMachine) -> dict[str, Any]:

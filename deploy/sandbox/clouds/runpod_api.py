@@ -23,6 +23,7 @@ from deploy.sandbox.clouds.runpod_graphql import (
 )
 from deploy.sandbox.clouds.runpod_pods import image_kind, pod_of
 from deploy.sandbox.clouds.runpod_types import CPUS, DATA_CENTERS, GPUS, CpuFlavour, GpuType
+from deploy.sandbox.clouds.things import Things
 from meshd.contract.faults import CloudFault, FaultEngine, FaultKind
 from meshd.contract.standin import ErrorResponse, StandIn, json_object
 
@@ -83,6 +84,7 @@ class RunpodCloud(StandIn):
         self.gpus: dict[str, GpuType] = {gpu.id: gpu for gpu in GPUS}
         self.cpus: dict[str, CpuFlavour] = {cpu.id: cpu for cpu in CPUS}
         self._api_key = api_key
+        self.things = Things(ledger.now)
         self._asked: dict[str, dict[str, Any]] = {}
         self._window = (0, 0)
         self._pod_keys: dict[str, str] = {}
@@ -93,6 +95,7 @@ class RunpodCloud(StandIn):
         return [
             web.get("/v2/catalog/gpus", self._gpus),
             web.get("/v2/catalog/cpus", self._cpus),
+            web.get("/v2/network-volumes", self._network_volumes),
             web.get("/v2/pods", self._list),
             web.post("/v2/pods", self._create),
             web.get("/v2/pods/{id}", self._get),
@@ -108,6 +111,8 @@ class RunpodCloud(StandIn):
             return {"GET": "list", "POST": "launch"}.get(request.method, "other")
         if path.startswith("/pods/"):
             return {"GET": "get", "DELETE": "terminate"}.get(request.method, "other")
+        if path == "/network-volumes":
+            return "billed"
         return "offers" if path.startswith("/catalog/") else "other"
 
     async def operation_in(self, request: web.Request) -> str:
@@ -240,6 +245,13 @@ class RunpodCloud(StandIn):
             return {"availability": "NONE"}
         rows = [{"id": p, "name": DATA_CENTERS[p][0], "availability": level} for p, level in levels.items()]
         return {"availability": best, "dataCenters": rows}
+
+    async def _network_volumes(self, request: web.Request) -> web.Response:
+        rows = [
+            {"id": o.id, "name": o.name, "size": o.size_gib, "dataCenter": o.region, "type": "STANDARD"}
+            for o in self.things.of("volume")
+        ]
+        return web.json_response({"networkVolumes": rows})
 
     async def _list(self, request: web.Request) -> web.Response:
         content_faults = self.call_faults.content

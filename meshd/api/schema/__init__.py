@@ -10,6 +10,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from meshd.api.schema.allreduce import AllReduceRow, AllReduceView, NodeVerdict
+from meshd.api.schema.audit import AuditRow, AuditView
 from meshd.api.schema.base import SCHEMA_VERSION, Document, DryRunRequest, Part, Request
 from meshd.api.schema.cost import BudgetRow, CostQuery, CostRow, CostView
 from meshd.api.schema.events import EventRow, EventsQuery, EventsView
@@ -88,6 +89,8 @@ __all__ = [
     "AllReduceView",
     "AlternativeRow",
     "AttemptRow",
+    "AuditRow",
+    "AuditView",
     "BakeAnswer",
     "BakeRequest",
     "BakeRow",
@@ -212,6 +215,7 @@ DOCUMENTS: tuple[type[BaseModel], ...] = (
     FreezeRequest,
     ThawRequest,
     FreezeAnswer,
+    AuditView,
     RotationView,
     RotateKeyRequest,
     AbortRotationRequest,

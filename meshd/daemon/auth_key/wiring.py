@@ -37,6 +37,7 @@ class AuthKeyParts:
     machine_keys: MachineKeys
     spares: SpareKeys
     service: AuthKeyService
+    open_keys: OpenKeys
 
 
 def build(
@@ -64,4 +65,4 @@ def build(
     checks = DeviceChecks(cluster, ports, fleet, machine_keys, spares, ahead, clock)
     controller = AuthKeyController(rotations, active, context, triggers, primer, checks, clock)
     service = AuthKeyService(controller, ports, fleet, active, clock)
-    return AuthKeyParts(controller, machine_keys, spares, service)
+    return AuthKeyParts(controller, machine_keys, spares, service, open_keys)

@@ -10,6 +10,7 @@ from meshd.api import schema as s
 from meshd.api.auth import Actor
 from meshd.api.handlers import Handlers
 from meshd.daemon.auth_key.service import AuthKeyService
+from meshd.daemon.head_api.audit import AuditService
 from meshd.daemon.head_api.events import EventService
 from meshd.daemon.head_api.explain import ExplainService
 from meshd.daemon.head_api.freeze import FreezeService
@@ -40,6 +41,8 @@ from meshd.plan.waiting import WaitingJob
 from meshd.runtime.singleflight import SingleFlight
 from meshd.tailnet.watcher import TailnetWatcher
 
+AUDIT_FRESH_S = 0.0
+"""An audit lists all accounts: one serves all who ask meanwhile. Who has ended a leak asks again at once."""
 DOCTOR_FRESH_S = 2.0
 """The checks call clouds and programs, and everybody may ask for them: one run serves all who ask within this time."""
 
@@ -83,6 +86,7 @@ class HeadService:
         hosts: Invitations,
         images: ImageService,
         freezes: FreezeService,
+        audit: AuditService,
         waiting: Callable[[], tuple[WaitingJob, ...]] = tuple,
     ) -> None:
         self._state = state = HeadState(store, machines.controller, desired, snapshot, store.clock, waiting)
@@ -93,6 +97,7 @@ class HeadService:
         self._hosts = hosts
         self._images = images
         self._freezes = freezes
+        self._audit = SingleFlight(audit.audit, AUDIT_FRESH_S, store.clock)
         self._machines = MachineService(state, slurm, hosts)
         self._scale = ScaleService(state, look_at_slurm=sources.slurm.read_once, look_at_key=sources.key.read_once)
         self._offers = OfferService(state, read_offers)
@@ -120,6 +125,7 @@ class HeadService:
         table.read(e.EXPLAIN, self._explain.explain)
         table.read(e.EVENTS, self._events.events)
         table.read(e.LOGS, self._logs.logs)
+        table.read(e.AUDIT, self._audited)
         table.read(e.DOCTOR, self._checks)
         table.write(e.RELOAD, self._reloaded)
         table.write(e.DRAIN, self._machines.drain)
@@ -151,6 +157,9 @@ class HeadService:
     def problems(self) -> list[s.ProblemView]:
         """Everything that is not as it should be, worst first."""
         return self._status.problems()
+
+    async def _audited(self) -> s.AuditView:
+        return await self._audit()
 
     async def _checks(self) -> s.DoctorView:
         checks = await self._doctor()

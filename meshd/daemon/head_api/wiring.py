@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from meshd.api.auth import Authorizer
 from meshd.api.server import HeadApiServer
 from meshd.daemon.auth_key.service import AuthKeyService
+from meshd.daemon.head_api.audit import AuditService
 from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.freeze import FreezeService
 from meshd.daemon.head_api.metrics import MetricsReader, MetricsService
@@ -85,6 +86,7 @@ def build(
     hosts: Invitations,
     images: ImageService,
     freezes: FreezeService,
+    audit: AuditService,
     waiting: Callable[[], tuple[WaitingJob, ...]] = tuple,
 ) -> HeadApiParts:
     """Build the parts. For the arguments see HeadService and MetricsReader."""
@@ -98,7 +100,7 @@ def build(
         doctor=Doctor(report.checks, look=snapshot.refresh, now=clock.now),
         read_offers=Refresh(sources.offers.values(), clock),
         prices=prices, costs=costs, auth_key=auth_key, munge_key=munge_key, node_tokens=node_tokens,
-        hosts=hosts, images=images, freezes=freezes, waiting=waiting,
+        hosts=hosts, images=images, freezes=freezes, audit=audit, waiting=waiting,
     )  # fmt: skip
     metrics.follow(
         MetricsReader(store.journal, desired, snapshot, service, guards, slurm_files, machines, ledger, clock)

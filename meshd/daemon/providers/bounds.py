@@ -19,13 +19,15 @@ from meshd.daemon.providers.guarded import Operation
 from meshd.errors import MeshdError, Transient, Uncertain
 from meshd.plaintext import plain, plain_lines
 from meshd.price_list import PriceList
-from meshd.provider_api import Image, Instance, Offer
+from meshd.provider_api import Billed, BilledListing, Image, Instance, Offer
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 INSTANCES_MAX: Final = 100_000
 IMAGES_MAX: Final = 10_000
+BILLED_MAX: Final = 20_000
+LISTINGS_MAX: Final = 1000
 TAGS_MAX: Final = 64
 OFFERS_MAX: Final = 50_000
 PRICES_MAX: Final = 500_000
@@ -81,17 +83,19 @@ class Bounds:
             return plain_lines(answer.replace("\r\n", "\n"), CONSOLE_MAX_CHARS)
         if isinstance(answer, str):
             return plain(answer, WORDS_MAX_CHARS)
-        if operation == "list":
-            if len(answer) > INSTANCES_MAX:
-                raise self._odd(operation, f"the listing has {len(answer)} machines")
-            return [self._instance(operation, one) for one in answer]
-        if operation == "images":
-            if len(answer) > IMAGES_MAX:
-                raise self._odd(operation, f"the listing has {len(answer)} images")
-            return [self._image(operation, one) for one in answer]
+        if operation in {"list", "images"}:
+            return self._listing(operation, answer)
+        if operation == "billed":
+            return self._billed(operation, answer)
         if operation == "offers":
             return self._offers(answer)
         return answer
+
+    def _listing(self, operation: Operation, answer: Sequence[Any]) -> list[Any]:
+        most, what = (INSTANCES_MAX, "machines") if operation == "list" else (IMAGES_MAX, "images")
+        if len(answer) > most:
+            raise self._odd(operation, f"the listing has {len(answer)} {what}")
+        return [self._bounded(operation, one) for one in answer]
 
     def _instance(self, operation: Operation, one: Instance) -> Instance:
         if not one.id or len(one.id) > ID_MAX_CHARS or not one.id.isprintable():
@@ -124,6 +128,32 @@ class Bounds:
             usd_per_month=usd if usd is not None and _is_price(usd) else None,
             tags={plain(key, ID_MAX_CHARS): plain(value, ID_MAX_CHARS) for key, value in tags},
             reason=plain(one.reason, WORDS_MAX_CHARS),
+        )
+
+    def _billed(self, operation: Operation, listings: Sequence[BilledListing]) -> list[BilledListing]:
+        if len(listings) > LISTINGS_MAX or sum(len(one.items) for one in listings) > BILLED_MAX:
+            raise self._odd(operation, f"the listings have more than {BILLED_MAX} things")
+        return [
+            replace(
+                one,
+                region=plain(one.region, ID_MAX_CHARS),
+                items=tuple(self._thing(operation, item) for item in one.items),
+                error=plain(one.error, WORDS_MAX_CHARS),
+            )
+            for one in listings
+        ]
+
+    def _thing(self, operation: Operation, one: Billed) -> Billed:
+        if not one.id or len(one.id) > ID_MAX_CHARS or not one.id.isprintable():
+            raise self._odd(operation, f"a {one.kind.value} has no usable id")
+        born, usd = one.created_at, one.usd_per_hour
+        words = ("name", "region", "cluster", "machine", "attached_to", "cure")
+        changes: dict[str, Any] = {name: plain(getattr(one, name), WORDS_MAX_CHARS) for name in words}
+        return replace(
+            one,
+            **changes,
+            created_at=born if isinstance(born, datetime) and born.tzinfo is not None else None,
+            usd_per_hour=usd if usd is not None and _is_price(usd) else None,
         )
 
     def _offers(self, offers: Sequence[Offer]) -> list[Offer]:

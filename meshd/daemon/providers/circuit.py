@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 READS = frozenset({"offers", "get", "list", "check"})
 NEVER_REFUSED = frozenset({"terminate", "check"})
 """Machines are given back whatever else fails; and who asks `meshctl doctor` wants the cloud's word of now."""
-ELSEWHERE = frozenset({"fetch_prices", "console", "create_image", "images", "delete_image"})
+ELSEWHERE = frozenset({"fetch_prices", "console", "create_image", "images", "delete_image", "billed"})
 """Asked of another API than the rest, or with a permission of their own: the one tells nothing of the other."""
 
 

@@ -8,6 +8,8 @@ from typing import Literal, Protocol, TypeVar, cast
 
 from meshd.price_list import PriceList
 from meshd.provider_api import (
+    Auditor,
+    BilledListing,
     Console,
     GangLauncher,
     GangRequest,
@@ -26,7 +28,7 @@ from meshd.provider_api import (
 T = TypeVar("T")
 Operation = Literal[
     "offers", "launch", "get", "list", "terminate", "check", "fetch_prices", "console", "create_image", "images",
-    "delete_image",
+    "delete_image", "billed",
 ]  # fmt: skip
 
 
@@ -139,11 +141,20 @@ class GuardedImageBaker(GuardedProvider):
         await self._ask("delete_image", lambda: cast("ImageBaker", self._provider).delete_image(image))
 
 
+class GuardedAuditor(GuardedProvider):
+    """The same for a provider that lists what lies on its account."""
+
+    async def billed(self) -> Sequence[BilledListing]:
+        """See Auditor."""
+        return await self._ask("billed", cast("Auditor", self._provider).billed)
+
+
 _OPTIONAL: tuple[tuple[type, type[GuardedProvider]], ...] = (
     (PriceBook, GuardedPriceBook),
     (Console, GuardedConsole),
     (GangLauncher, GuardedGangLauncher),
     (ImageBaker, GuardedImageBaker),
+    (Auditor, GuardedAuditor),
 )
 
 

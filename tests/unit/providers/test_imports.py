@@ -89,7 +89,8 @@ with ThreadPoolExecutor(4) as pool:
 assert all(other is sdk for other in others)
 assert sdk.compute.Instance(name="x").name == "x"
 services = {name.split(".")[4] for name in sys.modules if name.startswith("google.cloud.compute_v1.services.")}
-assert services == set(SERVICES.values()), services
+drawn_in = {"global_operations", "region_operations"}
+assert services - drawn_in == set(SERVICES.values()), services
 assert "google.cloud.compute_v1" not in sys.modules, "others get the whole package"
 """
 

@@ -13,7 +13,7 @@ from meshd.provider_api import ProviderName
 from providers._answers import ErrorAnswer
 from providers._permissions import Probe, missing_permissions, require_none_missing
 from providers.aws.errors import decoded, encoded_in, is_denial, missing_in, to_error, without_code
-from providers.gce.check import ALWAYS, LIST_OPERATIONS, SERIAL_PORT, needed
+from providers.gce.check import ALWAYS, OPTIONAL, needed
 from providers.gce.check import missing_in as missing_in_gce
 from providers.gce.settings import GceSettings
 
@@ -81,7 +81,7 @@ def test_the_role_for_google_has_what_is_needed() -> None:
     assert block
     role = set(re.findall(r"- (compute\.\S+)", block[1]))
     everything = GceSettings(attached_gpus=("n1-standard-8+nvidia-tesla-t4x1",), network_tags=("mesh",))
-    assert set(needed(everything, "p")) | {LIST_OPERATIONS, SERIAL_PORT} == role
+    assert set(needed(everything, "p")) | OPTIONAL.keys() == role
     assert set(needed(GceSettings(public_ip=False), "p")) == {*ALWAYS, "compute.subnetworks.use"}
     with_account = GceSettings(machine_service_account="a@b")
     assert "compute.instances.setServiceAccount" in needed(with_account, "p")

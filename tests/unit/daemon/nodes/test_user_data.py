@@ -61,6 +61,9 @@ class Api:
     async def keys_with(self, description: str) -> tuple[AuthKey, ...]:
         return ()
 
+    async def living_keys(self) -> tuple[AuthKey, ...]:
+        return ()
+
     async def revoke_key(self, key_id: str) -> None:
         self.revoked.append(key_id)
 
