@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -342,6 +342,20 @@ _NOT_IN_FUTURE = (
     "terminate_called_at", "key_expiry_asked_at", "head_reached_at", "cloud_confirmed_at", "device_gone_since",
     "rebooting_since", "turn_since", "unreadable_since",
 )  # fmt: skip
+
+
+def set_with_clock(machine: Machine, step: timedelta, since: datetime) -> Machine:
+    """The record after the clock was set by `step`: so long ago as before is what happened after `since`.
+
+    What happened earlier was perhaps written by another clock. What its cloud says of its launch stays.
+    """
+    changes: dict[str, Any] = {
+        name: at + step for name in (*_NOT_IN_FUTURE, "preempted_at")
+        if (at := getattr(machine, name)) is not None and at >= since
+    }  # fmt: skip
+    if machine.launched_at not in {machine.launch_first_called_at, machine.launch_called_at, machine.created_at}:
+        changes.pop("launched_at", None)
+    return replace(machine, **changes) if changes else machine
 
 
 def without_future(machine: Machine, now: datetime) -> Machine:

@@ -20,5 +20,8 @@ def billed_s(run_s: float, capabilities: ProviderCapabilities) -> float:
 
 
 def paid_for_s(run_s: float, capabilities: ProviderCapabilities) -> float:
-    """How many more seconds are paid for already of a machine that exists for `run_s` seconds: they are free."""
-    return max(billed_s(run_s, capabilities) - run_s, 0.0)
+    """How many more seconds are paid for already of a machine that exists for `run_s` seconds: they are free.
+
+    Of one that begins only in the future, by a head's clock that is behind its cloud's, none is known to be.
+    """
+    return max(billed_s(run_s, capabilities) - max(run_s, 0.0), 0.0)

@@ -125,7 +125,8 @@ def _unknown(
             if key in known.ids or instance.state in _COSTS_NOTHING:
                 continue
             seen = first_seen.get(key, given.now)
-            born = seen if key in known.ended_ids else instance.launched_at or seen
+            # By a head's clock that is behind, it was launched later than it was seen.
+            born = seen if key in known.ended_ids else min(instance.launched_at or seen, seen)
             old = (given.now - born).total_seconds() >= desired.policy.orphan_grace_s
             if old or key in known.late_ids:
                 yield instance

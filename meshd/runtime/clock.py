@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
@@ -32,12 +32,44 @@ class SystemClock:
         return datetime.now(UTC)
 
     def monotonic_s(self) -> float:
-        """Seconds that never jump back."""
-        return time.monotonic()
+        """Seconds that never jump back, those in which the machine was suspended too."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     async def sleep(self, delay_s: float) -> None:
         """Wait for `delay_s` seconds."""
         await asyncio.sleep(delay_s)
+
+
+CLOCK_STEP = timedelta(seconds=3)
+"""NTP moves the time of day by less than this between two looks, unless it sets it."""
+
+
+class ClockSteps:
+    """Tells how far the time of day was set: by how much it has moved otherwise than monotonic time.
+
+    Args:
+        clock: time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead = self._now_ahead()
+
+    @property
+    def last(self) -> timedelta:
+        """How far the time of day was set since the last `taken`; 0 where it only went on, or was slewed."""
+        step = self._now_ahead() - self._ahead
+        if abs(step) >= CLOCK_STEP:
+            return step
+        self._ahead += step
+        return timedelta()
+
+    def taken(self) -> None:
+        """What `last` told is dealt with."""
+        self._ahead = self._now_ahead()
+
+    def _now_ahead(self) -> timedelta:
+        return self._clock.now() - datetime.fromtimestamp(0, UTC) - timedelta(seconds=self._clock.monotonic_s())
 
 
 async def sleep_until(event: asyncio.Event, delay_s: float, clock: Clock) -> None:

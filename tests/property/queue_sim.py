@@ -36,6 +36,7 @@ from meshd.model.plan import CancelRemoval, RefusedDemand, RequestMachine
 from meshd.plan.demand import PoweredUp, powered_up
 from meshd.plan.demand_growth import MOVES_S
 from meshd.plan.ledger import budget_of
+from meshd.plan.plan_input import believed
 from meshd.provider_api import Offer, ProviderCapabilities
 from meshd.slurm.job_signal import JobSignal
 from tests.clocks import SimClock
@@ -337,9 +338,17 @@ class QueueWorld(World):
         job = Job(str(self.submitted), count, self.rng.uniform(5, 200), self.clock.t_s, batch=not self.chance(0.1))
         self.queue[job.id] = job
 
+    def set_clock(self) -> None:
+        """What was to be tried later may be tried at once then."""
+        before = self.clock.shift
+        super().set_clock()
+        for job in self.queue.values() if self.clock.shift != before else ():
+            job.given_up_until_s = 0.0
+
     def move_on(self, delay_s: float) -> None:
         self.clock.t_s += delay_s
         t = self.clock.t_s
+        self.set_clock()
         for job in list(self.queue.values()):
             if (job.ends_s is not None and t >= job.ends_s) or self.chance(0.02):
                 del self.queue[job.id]  # it has ended, or somebody cancels it
@@ -402,10 +411,10 @@ class QueueDaemon(Daemon):
         return Snapshot(
             instances={"cloud": unread if world.chance(0.1) else Fresh(world.listing(), now)},
             offers={"cloud": unread if world.chance(0.1) else Fresh(self.offers, now)},
-            tailnet=self.fresh(
+            tailnet=self.lag.heard(self.fresh(
                 "tailnet", TailnetView("100.64.0.1", "head", True, (), peers),
                 down=world.clock.t_s < world.tailnet_down_until_s,
-            ),
+            )),
             slurm=seen, node_addrs=dict(world.published), settable_addrs=settable, reports=dict(self.reports.current),
             by_person=self.powered_up.slots,
         )  # fmt: skip
@@ -446,7 +455,7 @@ class QueueDaemon(Daemon):
             if record is None or machine.ended_s is not None or record.preempted_at is not None:
                 continue
             if record.phase in IN_SLURM and record.facts is not None and record.instance_id == instance:
-                ends_at = START + timedelta(seconds=ends_s)
+                ends_at = world.clock.now() + timedelta(seconds=ends_s - world.clock.t_s)
                 self.machine_store.node_change(
                     record.name, EventKind.SPOT_NOTICE, "its cloud takes it back", preempted_at=ends_at
                 )
@@ -517,7 +526,7 @@ class QueueDaemon(Daemon):
     def check_steps(self, before: list[Machine]) -> None:
         """A machine has one step. What is rented for a job is in one place: that of its others, if they are in one."""
         tick = self.reconciler.last
-        if tick is None or not isinstance(tick.snapshot.slurm, Fresh):
+        if tick is None or not believed(tick.snapshot.slurm, self.policy, tick.at):
             return
         subjects = [step.subject for step in tick.plan.steps]
         if len(set(subjects)) < len(subjects):
@@ -543,7 +552,8 @@ class QueueDaemon(Daemon):
 
 
 async def live_with_queue(
-    seed: int, directory: Path, rounds: int = 80, *, wrong: float | None = None, freezes: float = 0.0
+    seed: int, directory: Path, rounds: int = 80, *, wrong: float | None = None, freezes: float = 0.0,
+    leaps: float = 0.0,
 ) -> QueueWorld:
     """One history: chaos, then none; every promise is checked on the way and at the end.
 
@@ -553,10 +563,12 @@ async def live_with_queue(
         rounds: how long the chaos lasts.
         wrong: how often the answer to a gang's create call is wrong; None: each machine has a call of its own.
         freezes: how often somebody freezes meshd, or ends that.
+        leaps: how often somebody sets the head's clock.
     """
     Violation.seen.clear()
     rng, places, people = random.Random(seed), random.Random(-seed), random.Random(-3 - seed)
     world = QueueWorld(rng, SimClock(START), lies=random.Random(-1 - seed))
+    world.leaps, world.hands = leaps, random.Random(-4 - seed)
     if wrong is not None:
         world.capabilities = ProviderCapabilities(idempotent_launch=True, gang_max=4)
         world.wrong, world.answers = wrong, random.Random(-2 - seed)
@@ -595,6 +607,7 @@ async def live_with_queue(
         daemon.reconciler.tick()
         daemon.check_steps(before)
         daemon.check_reasons(target)
+        daemon.check_patience()
         await daemon.care_for_slots()
         await daemon.settle()
         daemon.check_limit(before)

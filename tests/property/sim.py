@@ -17,13 +17,15 @@ from meshd.daemon.machines.create_calls import UserData
 from meshd.daemon.machines.wiring import build as build_machines
 from meshd.daemon.nodes.admission import accept_join
 from meshd.daemon.observe.agent_reports import NodeReports
+from meshd.daemon.observe.loop_lag import LoopLag
 from meshd.errors import JoinRefused, NoCapacity, NotFound, SlurmError, Transient, Uncertain
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.freeze import Freeze
 from meshd.model.hardware import NodeFacts, NodeShape
-from meshd.model.machine import IN_SLURM, Machine, Phase, Removal, UnfitReason
+from meshd.model.machine import IN_SLURM, FailureCause, Machine, Phase, Removal, UnfitReason
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView, Snapshot, TailnetPeer, TailnetView, Unavailable
 from meshd.model.path import PathKind
+from meshd.model.plan import Move
 from meshd.plan.fitness import unfit
 from meshd.plan.plan_input import ClusterView
 from meshd.provider_api import (
@@ -61,6 +63,11 @@ LAG_MAX_S = 50.0
 """A listing may be so old."""
 LAUNCH_TIMEOUT_S = 30.0
 """How long meshd waits for the answer to a create call."""
+LEAP = timedelta(hours=1)
+ROUND_MAX_S = 25.0
+"""The longest time that passes between two ticks."""
+COOLDOWN_MAX = timedelta(minutes=30)
+"""More than anything here cools down for."""
 EFFECT_MAX_S = 25.0
 """How long after meshd gave up a create call it may still take effect."""
 
@@ -169,6 +176,8 @@ class World:
     sickens: float = 0.0  # how often Slurm finds fault with a node
     relays: float = 0.0  # how often a path is relayed
     fates: random.Random = field(default_factory=lambda: random.Random(0))  # which ones: no other history changes by it
+    leaps: float = 0.0  # how often somebody sets the head's clock
+    hands: random.Random = field(default_factory=lambda: random.Random(0))  # which way
     machines: dict[str, SimMachine] = field(default_factory=dict)
     nodes: dict[str, SlurmNode] = field(default_factory=dict)
     jobs: dict[str, tuple[str, float]] = field(default_factory=dict)  # slot -> (job id, ends at)
@@ -429,9 +438,15 @@ class World:
 
     # -- time -----------------------------------------------------------------------------------------------------
 
+    def set_clock(self) -> None:
+        """Somebody sets the head's clock: an hour ahead of the world's, an hour behind, or right."""
+        if self.faults and self.hands.random() < self.leaps:
+            self.clock.shift = self.hands.choice((-LEAP, timedelta(), LEAP))
+
     def move_on(self, delay_s: float) -> None:
         self.clock.t_s += delay_s
         t = self.clock.t_s
+        self.set_clock()
         for machine in self.machines.values():
             if machine.ended_s is None and t >= machine.dies_s:
                 self._end(machine, by_meshd=False)
@@ -479,6 +494,8 @@ class Daemon:
         self.reports = NodeReports()
         self.freezes = Freezes(self.journal, world.clock.now())
         world.frozen = self.freezes.current is not None
+        self.lag = LoopLag(world.clock)
+        self.in_phase_s: dict[str, tuple[Phase, float]] = {}
         timing = timing or TimingSettings(
             no_capacity_cooldown_s=30, no_capacity_cooldown_max_s=120, breaker_cooldown_s=20, breaker_failures=2,
             launch_timeout_s=LAUNCH_TIMEOUT_S,
@@ -538,7 +555,9 @@ class Daemon:
         return Snapshot(
             instances={"cloud": gone if world.chance(0.1) else Fresh(world.listing(), now)},
             offers={"cloud": gone if world.chance(0.1) else Fresh(self.offers, now)},
-            tailnet=self.fresh("tailnet", TailnetView("100.64.0.1", "head", True, (), peers), down=tailnet_down),
+            tailnet=self.lag.heard(
+                self.fresh("tailnet", TailnetView("100.64.0.1", "head", True, (), peers), down=tailnet_down)
+            ),
             slurm=seen,
             node_addrs=dict(world.published),
             reports=dict(self.reports.current),
@@ -551,6 +570,26 @@ class Daemon:
             self.fresh_since.pop(name, None)
             return Unavailable("down", now)
         return Fresh(value, now, self.fresh_since.setdefault(name, now))
+
+    def check_patience(self) -> None:
+        """No machine is given up for a deadline that is not over, and nothing cools down for long, by any clock."""
+        now_s, tick = self.world.clock.t_s, self.reconciler.last
+        live = {m.name: m for m in self.journal.machines()}
+        self.in_phase_s = {
+            name: (m.phase, began_s if phase is m.phase else now_s)
+            for name, m in live.items()
+            for phase, began_s in (self.in_phase_s.get(name, (m.phase, now_s)),)
+        }
+        least_s = {Phase.BOOTING: self.policy.boot_timeout_s, Phase.JOINING: self.policy.join_timeout_s}
+        for step in tick.plan.steps if tick is not None and self.world.leaps else ():
+            phase, began_s = self.in_phase_s.get(step.subject, (Phase.GONE, 0.0))
+            late = isinstance(step, Move) and step.cause in {FailureCause.TAILNET, FailureCause.AGENT}
+            if late and phase in least_s and now_s - began_s < least_s[phase] - ROUND_MAX_S:
+                raise Violation(f"{step.subject} is given up after {now_s - began_s:.0f} s: {step.reason}")
+        now = self.world.clock.now()
+        for key, cooldown in self.journal.cooldowns(now).items():
+            if (left := cooldown.until - now) > COOLDOWN_MAX:
+                raise Violation(f"{key} cools down for {left}")
 
     def people_act(self) -> None:
         """Somebody removes a machine, whatever it is doing, or opens a node that is drained."""
@@ -641,6 +680,7 @@ class Setting:
         sickens: how often Slurm finds fault with a node.
         relays: how often a path is relayed, in a pool that demands direct ones; 0: any path will do.
         gang_max: the most machines of one create call; 0: each has its own.
+        leaps: how often somebody sets the head's clock.
     """
 
     pool: Pool = SMALL
@@ -654,6 +694,7 @@ class Setting:
     sickens: float = 0.0
     relays: float = 0.0
     gang_max: int = 0
+    leaps: float = 0.0
 
 
 async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Setting | None = None) -> World:
@@ -666,6 +707,7 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
         fails=about.fails, lies=random.Random(-1 - seed),
     )  # fmt: skip
     world.sickens, world.relays, world.fates = about.sickens, about.relays, random.Random(-2 - seed)
+    world.leaps, world.hands = about.leaps, random.Random(-4 - seed)
     policy = Policy(
         boot_timeout_s=about.boot_timeout_s, join_timeout_s=200, configure_timeout_s=150, test_timeout_s=150,
         listing_lag_s=LAG_MAX_S + 5, launch_settle_s=EFFECT_MAX_S, orphan_grace_s=120, replace_unfit_after_s=60,
@@ -682,13 +724,14 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
         elif round_ < rounds and rng.random() < about.restless:
             another = Target("h100", rng.randrange(0, 7), spread=about.spread)
             daemon.journal.set_target(another, "chaos", world.clock.now())
-        world.move_on(rng.uniform(1, 25))
+        world.move_on(rng.uniform(1, ROUND_MAX_S))
         if about.sells_out and places.random() < 0.3:
             place = places.choice([o.region for o in about.offers])
             world.sold_out = {o.key for o in about.offers if o.region == place} if world.faults else set()
         daemon.agents_act()
         daemon.people_act()
         daemon.reconciler.tick()
+        daemon.check_patience()
         await daemon.settle()
         assert not Violation.seen, (seed, round_, Violation.seen)
         if round_ > rounds + 30 and _converged(daemon, world, target) and not _ailing(daemon):

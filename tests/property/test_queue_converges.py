@@ -64,3 +64,15 @@ async def test_every_history_with_freezes_ends_well(batch: int, tmp_path: Path) 
         ran, back = ran + world.ran, back + world.give_ups
     assert ran > 5
     assert back > 0
+
+
+@pytest.mark.parametrize("batch", range(bounded(1, 200)))
+async def test_every_history_in_which_the_heads_clock_is_set_ends_well(batch: int, tmp_path: Path) -> None:
+    """An hour ahead, an hour behind and right again: no job ends by it, and no machine stays that nobody needs."""
+    for seed in range(batch * 5, batch * 5 + 5):
+        await live_with_queue(seed, tmp_path, leaps=0.03)
+
+
+async def test_a_head_behind_its_cloud_gives_idle_machines_back(tmp_path: Path) -> None:
+    """They were launched in the future, and their next hour counted as paid for."""
+    await live_with_queue(24, tmp_path, leaps=0.03)

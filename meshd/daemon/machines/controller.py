@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -19,13 +19,13 @@ from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.policies import Policies
 from meshd.errors import IllegalMove, StoreError
 from meshd.model.desired import Desired
-from meshd.model.machine import Machine, Phase, without_future
+from meshd.model.machine import Machine, Phase, set_with_clock, without_future
 from meshd.model.observed import Fresh, Snapshot
 from meshd.model.plan import Launch, Plan, RecordDevice, RecordFitness, RecordPublished, RequestMachine, Step
 from meshd.plan.plan_input import believed
 from meshd.plan.planner import plan
 from meshd.provider_api import InstanceState
-from meshd.runtime.clock import Clock
+from meshd.runtime.clock import CLOCK_STEP, Clock, ClockSteps
 
 log = structlog.get_logger(__name__)
 
@@ -110,6 +110,8 @@ class MachineController(Controller):
         self._followers = followers
         self._tick_took_s = tick_took_s
         self._first_seen: dict[_Key, datetime] = {}
+        self._clock_steps = ClockSteps(clock)
+        self._clock_since = clock.now()
         self.last: Tick | None = None
         self.problem = ""
 
@@ -180,19 +182,34 @@ class MachineController(Controller):
             log.error("step_refused", step=step.action, subject=step.subject, reason=str(error))
 
     def _heal_times(self, now: datetime) -> None:
-        """After the clock was set back, times in the journal that are yet to come become now.
+        """After the clock was set, what happened is as long ago as before. Raises StoreError.
 
-        Else a deadline, or a question "was this seen after that was done?", would wait for the clock to catch up.
+        Else deadlines and idle times would be over at once, or a question "was this seen after that was done?" would
+        wait for the clock to catch up. What an earlier meshd wrote stays, but for times that are yet to come.
         """
-        if self.last is not None and now >= self.last.at:
+        step = self._clock_steps.last
+        if not step and self.last is not None and now >= self.last.at:
             return
-        for machine in self._machine_store.journal.machines():
-            healed = without_future(machine, now)
-            if healed != machine:
-                log.warning("times_healed", machine=machine.name)
-                self._machine_store.journal.put(
-                    healed, EventKind.CLOCK, "the clock was set back: its times count from now", now
-                )
+        journal, since = self._machine_store.journal, self._clock_since
+        was_set = bool(step) or any(event.at > now + CLOCK_STEP for event in journal.events(-1, 1))
+        if step:
+            log.warning("clock_was_set", by_s=round(step.total_seconds()))
+            self._clock_steps.taken()
+            self._clock_since += step
+            self._first_seen = {key: min(at + step, now) for key, at in self._first_seen.items()}
+            self._policies.clock_set(step)
+        machines = journal.machines()
+        after = [without_future(set_with_clock(one, step, since) if step else one, now) for one in machines]
+        healed = [new for new, old in zip(after, machines, strict=True) if new != old]
+        if not healed and not was_set:
+            return
+        with journal.together():
+            for machine in healed:
+                journal.put(machine, EventKind.CLOCK, f"{_set_by(step)}: its times follow", now)
+            if was_set:
+                # How much of them is left is not known; without them some offers refuse once more.
+                journal.lift_cooldowns({*journal.cooldowns(now), *journal.expired_cooldowns(now)})
+                journal.event(now, EventKind.CLOCK, f"{_set_by(step)}; cooldowns are lifted")
 
     def decide(self, snapshot: Snapshot, now: datetime, desired: Desired | None = None) -> Plan:
         """The plan from this snapshot, for `meshctl plan` as for the tick. It changes nothing."""
@@ -230,3 +247,10 @@ class MachineController(Controller):
         ended = {key for key in (*strangers, *kept) if journal.knows_instance(*key)}
         named = {key for key, token in strangers.items() if token and key not in ended and journal.machine(token)}
         return _Strangers(ended, named, {key: self._first_seen.get(key, now) for key in (*strangers, *kept)})
+
+
+def _set_by(step: timedelta) -> str:
+    if not step:
+        return "the clock was set back"
+    way = "forward" if step > timedelta() else "back"
+    return f"the clock was set {way} by {abs(step).total_seconds():.0f} s"

@@ -61,6 +61,7 @@ class BootBreaker:
         policy = BootPolicy(timing.breaker_failures, timing.breaker_cooldown_s, timing.no_capacity_cooldown_max_s)
         target = journal.targets().get(pool)
         said = target.at if target is not None and target.at is not None else LONG_AGO
+        said = said if said <= now else LONG_AGO  # the clock was set back
         since = max(said, now - timedelta(seconds=FORGET_AFTER_S))
         by_scope: dict[tuple[int, CooldownKey], list[Machine]] = {}
         for machine in rented:
@@ -109,6 +110,10 @@ class IdleWatch:
         self._desired = desired
         self._executor = executor
         self._idle: dict[str, datetime] = {}
+
+    def clock_set(self, step: timedelta) -> None:
+        """The clock was set: what is idle is so for as long as before."""
+        self._idle = {name: at + step for name, at in self._idle.items()}
 
     def look(self, snapshot: Snapshot, now: datetime) -> None:
         """At most one machine a pool and tick is given back: those that are idle longest first. Raises StoreError."""
@@ -216,6 +221,12 @@ class Policies:
         self.boots = BootBreaker(machine_store, live, desired)
         self.idle = IdleWatch(machine_store, desired, executor)
         self.fitness = FitnessWatch(machine_store, desired, reports, logs)
+        self._reports = reports
+
+    def clock_set(self, step: timedelta) -> None:
+        """The clock was set by so much."""
+        self.idle.clock_set(step)
+        self._reports.forget()
 
     def look(self, snapshot: Snapshot, now: datetime) -> None:
         """Journal what follows. Raises StoreError."""

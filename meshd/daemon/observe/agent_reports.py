@@ -82,6 +82,11 @@ class NodeReports:
             spot_notices=spot_notices,
         )
 
+    def forget(self) -> None:
+        """Forget all: the clock was set, and their times are not its own. Each agent calls again soon."""
+        self._reports.clear()
+        self._rebooted.clear()
+
     def keep(self, alive: Collection[str]) -> None:
         """Forget the machines that are no more."""
         for name in self._reports.keys() - set(alive):

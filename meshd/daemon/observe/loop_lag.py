@@ -1,4 +1,4 @@
-"""Tells when the head itself was late. Such a head hears nobody, and then silence tells nothing of nodes."""
+"""Tells when the head itself was late, or its clock was set. Then silence tells nothing of nodes: it is not theirs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import structlog
 
 from meshd.daemon.controller import Controller
 from meshd.model.observed import Fresh, Observation
-from meshd.runtime.clock import Clock
+from meshd.runtime.clock import Clock, ClockSteps
 
 T = TypeVar("T")
 
@@ -32,17 +32,25 @@ class LoopLag(Controller):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
+        self._steps = ClockSteps(clock)
         self._due_s: float | None = None
         self.steady_since: datetime | None = None
-        """Since when the head has been in time without a break; None while it always was."""
+        """Since when the head has been in time without a break, by one clock; None while it always was."""
 
     async def reconcile(self) -> float:
         """Measure."""
-        now_s = self._clock.monotonic_s()
-        if self._due_s is not None:
-            self.beat(now_s - self._due_s)
-        self._due_s = now_s + BEAT_S
+        self._measure()
+        self._due_s = self._clock.monotonic_s() + BEAT_S
         return BEAT_S
+
+    def _measure(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._due_s is not None and now_s - self._due_s >= LATE_S:
+            self.beat(now_s - self._due_s)
+            self._due_s = now_s
+        if self._steps.last:
+            self._steps.taken()
+            self.steady_since = self._clock.now()
 
     def beat(self, late_s: float) -> None:
         """A beat came so much later than it should have."""
@@ -51,8 +59,9 @@ class LoopLag(Controller):
             self.steady_since = self._clock.now()
 
     def heard(self, seen: Observation[T]) -> Observation[T]:
-        """What is heard of nodes, in view since the head was late last."""
-        since = self.steady_since
-        if since is None or not isinstance(seen, Fresh) or (seen.since is not None and seen.since >= since):
+        """What is heard of nodes, in view since the head was late, or its clock was set, last."""
+        self._measure()  # it may have slept, and its next beat come only after this tick
+        since, now = self.steady_since, self._clock.now()
+        if since is None or not isinstance(seen, Fresh) or (seen.since is not None and since <= seen.since <= now):
             return seen
         return replace(seen, since=since)

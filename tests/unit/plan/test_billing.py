@@ -36,6 +36,7 @@ def test_what_is_paid_for_already() -> None:
     assert paid_for_s(600.0, HOURS) == 3000.0
     assert paid_for_s(60.0, MINUTES) == 0.0
     assert paid_for_s(20.0, SECONDS) == 40.0
+    assert paid_for_s(-3000.0, HOURS) == 0.0, "the head's clock is behind its cloud's"
 
 
 @given(st.floats(0.001, 1e8), st.sampled_from([SECONDS, MINUTES, HOURS]))

@@ -17,6 +17,7 @@ from meshd.daemon.nodes.tokens import MachineTokens
 from meshd.daemon.observe.source import Source
 from meshd.errors import SlurmError, StoreError
 from meshd.model import plan as p
+from meshd.model.cooldown import Cooldown, CooldownKey
 from meshd.model.desired import Target
 from meshd.model.machine import Machine, Phase, without_future
 from meshd.model.observed import Fresh, Unavailable
@@ -92,6 +93,26 @@ async def test_after_the_clock_was_set_back_nothing_waits_for_it_to_catch_up(sma
     healed = small.get(m.name)
     assert healed.launch_called_at == healed.phase_since == small.clock.now()
     assert healed == without_future(healed, small.clock.now())
+
+
+@pytest.mark.parametrize("step", [timedelta(hours=1), timedelta(hours=-1)])
+async def test_what_happened_before_the_clock_was_set_is_as_long_ago_as_before(small: Small, step: timedelta) -> None:
+    small.clock.t_s += 50
+    begun, told = small.clock.now(), small.clock.now() - timedelta(seconds=7)
+    m = machine(Phase.BOOTING, launch_called_at=begun, launched_at=told)
+    m = small.journal.put(replace(m, created_at=ago(3600), phase_since=begun), "phase", "given", NOW)
+    small.journal.set_cooldown(Cooldown(CooldownKey("offer:x"), begun + timedelta(minutes=10), "sold out"), begun)
+    small.reconciler.tick()
+    small.clock.t_s += 50
+    small.clock.shift = step
+    small.reconciler.tick()
+    after, now = small.get(m.name), small.clock.now()
+    assert (after.phase_since, after.launch_called_at) == (begun + step, begun + step)
+    assert after.created_at == min(m.created_at, now), "an earlier meshd wrote it"
+    assert after.launched_at == min(told, now), "its cloud's word"
+    assert not small.journal.cooldowns(now)
+    small.reconciler.tick()
+    assert small.get(m.name).phase_since == after.phase_since, "once"
 
 
 async def test_what_was_called_gone_and_runs_is_ended_after_the_grace_period(small: Small) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,14 @@ async def test_not_more_leave_at_once_than_the_guard_allows(small: Small) -> Non
         await tick(small, at_s=at_s)
         assert len(leaving(small)) <= 1
     assert len(leaving(small)) == 1
+
+
+@pytest.mark.parametrize("step", [timedelta(hours=1), timedelta(hours=-1)])
+async def test_the_time_counts_on_when_the_clock_is_set(small: Small, step: timedelta) -> None:
+    await tick(small, at_s=0, busy=("h100-2",))
+    small.clock.shift = step
+    await tick(small, at_s=300, busy=("h100-2",))
+    await tick(small, at_s=590, busy=("h100-2",))
+    assert leaving(small) == set()
+    await tick(small, at_s=601, busy=("h100-2",))
+    assert leaving(small) == {"h100-1"}

@@ -30,8 +30,23 @@ def test_silence_is_counted_from_when_the_head_was_late_last() -> None:
     assert isinstance(late, Fresh) and late.since == clock.now()
     away = Unavailable("tailscaled is away", NOW)
     assert pulse.heard(away) is away
-    back = Fresh(tailnet(), NOW, since=clock.now() + timedelta(seconds=5))
+    clock.t_s += 10
+    back = Fresh(tailnet(), NOW, since=clock.now() - timedelta(seconds=5))
     assert pulse.heard(back) is back
+
+
+@pytest.mark.parametrize("step", [timedelta(hours=1), timedelta(hours=-1)])
+def test_silence_is_counted_from_when_the_clock_was_set_last(step: timedelta) -> None:
+    clock = HandClock(NOW)
+    pulse = LoopLag(clock)
+    seen = Fresh(tailnet(), NOW, since=ago(60))
+    clock.t_s += 100
+    assert pulse.heard(seen) is seen
+    clock.shift = step
+    for _ in range(2):
+        clock.t_s += 1
+        set_ = pulse.heard(seen)
+        assert isinstance(set_, Fresh) and set_.since == NOW + step + timedelta(seconds=101)
 
 
 async def test_it_measures_how_late_it_is_itself() -> None:
