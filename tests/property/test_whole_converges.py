@@ -77,3 +77,9 @@ async def test_so_does_every_one_in_which_the_heads_clock_is_set(batch: int, tmp
     """An hour ahead, an hour behind, and right again. Seeds 8 and 9 kept an orphan: it was launched in the future."""
     for seed in range(batch * 10, batch * 10 + 10):
         await live_through(seed, tmp_path, setting=Setting(leaps=0.03, idempotent=seed % 2 == 1))
+
+
+async def test_a_machine_that_was_found_is_gone_when_its_cloud_says_so(tmp_path: Path) -> None:
+    """By a head's clock that was behind, it was launched in the future, and no listing was late enough to miss it."""
+    about = Setting(MIXED, MIXED_OFFERS, spread=False, sells_out=True, leaps=0.03)
+    await live_through(121, tmp_path, setting=about)

@@ -165,7 +165,8 @@ class CloudSteps:
                 name=MachineName(instance.token), pool=PoolName(step.pool), slot=SlotName(step.slot),
                 provider=instance.provider, offer=step.offer, phase=Phase.BOOTING, phase_since=now,
                 created_at=now, instance_id=instance.id, region=instance.region,
-                launched_at=instance.launched_at or now, launch_called_at=instance.launched_at or now,
+                # By a head's clock that is behind its cloud's, it was launched in the future.
+                launched_at=instance.launched_at or now, launch_called_at=min(instance.launched_at or now, now),
                 reason=step.reason,
                 tailnet_ip=step.tailnet_ip, line_published=bool(step.tailnet_ip),
                 own_key=self._user_data.own_key(instance.provider), gang=before.gang if before is not None else "",
