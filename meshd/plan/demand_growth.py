@@ -235,7 +235,9 @@ class DemandGrowth:
                 self._stopped = True
                 break
         tried = pool_is_tried or self._tried.is_tried(offer)
-        call = f"{asked[0]}-{self._given.now.astimezone(UTC):%Y%m%d%H%M%S}" if len(asked) > 1 else ""
+        # Where a job may be spread, a cloud that has room for a part of it gives that part: one call would give none.
+        together = len(asked) > 1 and not self._pool.spread
+        call = f"{asked[0]}-{self._given.now.astimezone(UTC):%Y%m%d%H%M%S}" if together else ""
         whose = ", ".join(sorted({self._users[job] for job in gang.jobs if job in self._users})[:3])
         reason = f"Slurm powers it up for {gang.words} of {whose}" if gang.jobs else "somebody powered it up"
         for slot in asked:

@@ -14,7 +14,9 @@ import pytest_asyncio
 
 from deploy.sandbox.clouds.ledger import RentedMachine
 from deploy.sandbox.vendors import VENDORS
+from meshd.contract.faults import CloudFault, FaultKind
 from tests.e2e.lab import GPU, USER, Lab
+from tests.e2e.storm import doubled
 from tests.e2e.terminal import terminal
 
 pytestmark = [
@@ -256,6 +258,8 @@ async def test_a_gang_of_four_where_the_cheapest_place_has_three(
 ) -> None:
     await lab.timing(no_capacity_cooldown_s=60.0)  # longer than three machines take to end
     lab.room(**{first: 3})
+    # None of them is a node yet when the fourth is refused: it would be let go of first, and the job queued again.
+    lab.fault(CloudFault(FaultKind.NEVER_BOOTS, operation="launch", times=3), first)
     ever, since = count(lab), await log_size(lab)
     job = await submit(lab, where, "srun hostname", "-N4", "--gpus-per-node=1")
     running = await in_state(lab, job, "RUNNING", "COMPLETED")
@@ -265,7 +269,6 @@ async def test_a_gang_of_four_where_the_cheapest_place_has_three(
     assert len(lab.alive(other)) == 4
     vain = made.get(first, [])
     assert where != "whole" or not vain, "one call makes all or nothing"
-    begun = min(machine.created_at for machine in made[other])
     paid = [((machine.ended_at or machine.created_at) - machine.created_at).total_seconds() for machine in vain]
     assert not lab.alive(first), "nothing is kept of the first place"
     took = await times(lab, since, job, made[other])
@@ -273,7 +276,7 @@ async def test_a_gang_of_four_where_the_cheapest_place_has_three(
         f"4 nodes, {first} has 3: {len(vain)} machines there for {sum(paid):.0f} s in all, all four at {other} "
         f"ordered {took.created:.1f} s and RUNNING {took.running:.1f} s after submit"
     )
-    assert all(machine.ended_at and (machine.ended_at - begun).total_seconds() < 15 for machine in vain)
+    assert not doubled([*vain, *made[other]]), "a slot has one machine at a time"
     await lab.completed(job)
     await lab.nothing_left()
 

@@ -552,7 +552,12 @@ class QueueDaemon(Daemon):
 
 
 async def live_with_queue(
-    seed: int, directory: Path, rounds: int = 80, *, wrong: float | None = None, freezes: float = 0.0,
+    seed: int,
+    directory: Path,
+    rounds: int = 80,
+    *,
+    wrong: float | None = None,
+    freezes: float = 0.0,
     leaps: float = 0.0,
 ) -> QueueWorld:
     """One history: chaos, then none; every promise is checked on the way and at the end.
@@ -568,7 +573,7 @@ async def live_with_queue(
     Violation.seen.clear()
     rng, places, people = random.Random(seed), random.Random(-seed), random.Random(-3 - seed)
     world = QueueWorld(rng, SimClock(START), lies=random.Random(-1 - seed))
-    world.leaps, world.hands = leaps, random.Random(-4 - seed)
+    world.leaps, world.hands = leaps, random.Random(-3 - seed)
     if wrong is not None:
         world.capabilities = ProviderCapabilities(idempotent_launch=True, gang_max=4)
         world.wrong, world.answers = wrong, random.Random(-2 - seed)

@@ -88,6 +88,13 @@ def test_a_pool_that_spreads_takes_the_cheapest_anywhere() -> None:
     assert rents(found) == [("h100-2", HERE.key)]
 
 
+def test_only_a_gang_that_must_be_in_one_place_is_ordered_as_one() -> None:
+    together = [step.gang for step in requests(decided(view(job(7, 1, 2, 3))))]
+    assert together[0] and len(set(together)) == 1
+    apart = requests(decided(view(job(7, 1, 2, 3)), pool=replace(POOL, spread=True)))
+    assert [step.gang for step in apart] == [""] * 3, "a cloud with room for one gives that one"
+
+
 # -- the gang moves ---------------------------------------------------------------------------------------------------
 
 
