@@ -33,7 +33,7 @@ refuse() {
 
 give_up() {
   say "$*"
-  case "$*" in *'auth key'*) say "the key is for one login: has another machine used this invitation? Make another" ;; esac
+  case "$*" in *'auth key'*) say "the key is for one login and ends with its invitation: has another machine used it?" ;; esac
   say "taking back what was changed"
   go_back
   exit 1

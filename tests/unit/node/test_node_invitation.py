@@ -140,6 +140,15 @@ def test_a_slurmd_that_the_head_does_not_serve_is_refused(
     assert sorted(str(path) for path in root.rglob("*")) == before
 
 
+def test_a_key_that_does_not_work_is_explained(root: Path) -> None:
+    """It is for one login: of two machines that use an invitation at the same moment one has it."""
+    login = "start_tailscaled() { :; }; sleep() { :; }; nap() { :; }; wait_online() { return 1; }; S="
+    login += "\nstatus() { :; }; login() { echo 'invalid key: API key does not exist'; }; go_back() { echo back; }"
+    done = script(root, f"{CALM}\n{login}\njoin_tailnet; echo on")
+    assert (done.returncode, done.stdout) == (1, "back\n")
+    assert "ends with its invitation" in done.stderr and "another machine" in done.stderr
+
+
 def test_no_secret_is_an_argument() -> None:
     for line in render(INVITATION, assets.invitation_template()).splitlines():
         if "tskey" in line or "T" * 64 in line:
