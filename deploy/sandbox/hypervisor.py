@@ -44,10 +44,12 @@ class Owned:
     Attributes:
         names: hosts that it can look up, each with its address; there is no name server.
         certificate: of a server that it trusts, in PEM; "": as its image.
+        ports: TCP ports that its router lets in, public to private.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
     certificate: str = field(default="", repr=False)
+    ports: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -307,7 +307,8 @@ class NspawnHypervisor:
         if own_kernel:
             port = await self._network.attach_tap()
         else:
-            public = pod.ports if pod else {} if spec.owned else None
+            behind = pod or spec.owned
+            public = behind.ports if behind else None
             port = await self._network.attach(public, hard_nat=bool(pod and pod.hard_nat))
         machine = None
         try:

@@ -11,8 +11,7 @@ from deploy.sandbox.images import PLAIN
 from deploy.sandbox.world import World
 
 BOOT_TIMEOUT_S = 90.0
-IMAGE = f"trixie{PLAIN}"
-
+SSH = 22
 CHANGES_BY_ITSELF = (
     "proc", "sys", "dev", "run", "tmp", "var/tmp", "var/log", "var/cache",
 )  # fmt: skip
@@ -47,14 +46,18 @@ class OwnedMachine:
         world: the sandbox.
         name: its host name, and the sandbox's name for it.
         gpus: how many it has.
+        suite: its Debian.
+        ssh: its router lets ssh in.
     """
 
-    def __init__(self, world: World, name: str, gpus: int = 1) -> None:
+    def __init__(self, world: World, name: str, *, gpus: int = 1, suite: str = "trixie", ssh: bool = False) -> None:
         self._world = world
         self.name = name
         self._spec = MachineSpec(
-            name=name, user_data="", image=IMAGE, gpus=gpus,
-            owned=Owned(names=mirror.names(), certificate=mirror.certificate()[0]),
+            name=name, user_data="", image=f"{suite}{PLAIN}", gpus=gpus,
+            owned=Owned(
+                names=mirror.names(), certificate=mirror.certificate()[0], ports={SSH: SSH} if ssh else {}
+            ),
         )  # fmt: skip
 
     async def boot(self) -> None:
@@ -85,6 +88,11 @@ class OwnedMachine:
         except (RuntimeError, OSError):
             return ""
         return result.text if result.returncode == 0 else ""
+
+    @property
+    def address(self) -> str:
+        """Its router's, where ssh comes in. Raises KeyError before it was booted."""
+        return self._world.hypervisor.address(self.name)
 
     def pause(self) -> None:
         """Let it sleep."""

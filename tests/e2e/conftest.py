@@ -13,6 +13,7 @@ from deploy.sandbox.cluster import Cluster, ClusterOptions
 from deploy.sandbox.images import HEAD_MLFLOW
 from meshd.store.state_copy import unlisted
 from tests.e2e.lab import QUICK, SLURM, USER, Lab
+from tests.e2e.owned import taking_hosts
 from tests.e2e.pods import POD_CLOUD, VM_CLOUD, Fleet, brought_up
 
 CAN_RUN = os.geteuid() == 0 and shutil.which("systemd-nspawn") is not None
@@ -61,6 +62,14 @@ async def fleet(booted: Lab, request: pytest.FixtureRequest) -> AsyncIterator[Fl
     """Two pods and a VM for all tests of a module; they boot from the image that its `IMAGE` names."""
     async with booted.enabled(POD_CLOUD, VM_CLOUD) as lab:
         yield await brought_up(lab, request.module.__name__, getattr(request.module, "IMAGE", "trixie"))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def owners(booted: Lab, request: pytest.FixtureRequest) -> AsyncIterator[Lab]:
+    """The cluster takes owned machines. `SUITE` of a module names their Debian, `POOL` more lines of their pool."""
+    module = request.module
+    async with taking_hosts(booted, getattr(module, "SUITE", "trixie"), getattr(module, "POOL", "")) as lab:
+        yield lab
 
 
 @pytest.fixture

@@ -454,6 +454,9 @@ class Lab:
             options: other fields of ClusterOptions that change.
         """
         await self.reset()
+        await self._set(*providers, **options)
+
+    async def _set(self, *providers: str, **options: Any) -> None:
         self.cluster.options = replace(self.cluster.options, providers=providers, **options)
         self._settings, self._dirty = self.cluster.options.settings(), False
         for name, text in credentials(providers).items():
@@ -476,13 +479,16 @@ class Lab:
 
     @asynccontextmanager
     async def enabled(self, *providers: str, **options: Any) -> AsyncIterator[Lab]:
-        """The same meanwhile; afterwards everything is as before."""
+        """The same meanwhile; afterwards everything is as before, the settings also where something else is not."""
         before = self.cluster.options
-        await self.enable(*providers, **options)
         try:
+            await self.enable(*providers, **options)
             yield self
         finally:
-            await self.enable(*before.providers, **{name: getattr(before, name) for name in options})
+            try:
+                await self.reset()
+            finally:
+                await self._set(*before.providers, **{name: getattr(before, name) for name in options})
 
     @asynccontextmanager
     async def driven_by_hand(self) -> AsyncIterator[Lab]:
@@ -579,6 +585,7 @@ class Lab:
             await self.write_settings(self._settings)
             self._dirty = False
         await self.head.run("systemctl", "start", *SERVICES, timeout_s=60)
+        await self.no_hosts()
         if keep and not self.images() and await self._all_fit():
             return
         await self._target(0)
@@ -614,6 +621,17 @@ class Lab:
     def images(self) -> list[StoredImage]:
         """The images that exist on the account of aws."""
         return [image for image in self.cluster.clouds.ec2.images.images if image.registered or image.snapshot_there]
+
+    async def no_hosts(self, timeout_s: float = PATIENCE_S) -> None:
+        """Remove all owned machines and invitations. Who does not call is forgotten after a minute of silence."""
+
+        async def look() -> bool:
+            names = [row["name"] for row in (await self.answer("hosts"))["hosts"]]
+            if names:
+                await self.meshctl("remove", "--force", "--yes", *names)
+            return not names
+
+        await self.until(look, "no host is known", timeout_s)
 
     async def nothing_left(self) -> None:
         """No machine costs money, no device is left, Slurm has free slots only."""
