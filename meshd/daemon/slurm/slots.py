@@ -38,6 +38,8 @@ NAMES_MAX = 100
 EARLY_MAX = 1000
 STRAY_S = 60.0
 """A slot that is up without a machine may belong to one that the journal lost, and that is found again soon."""
+OFF_STRAY_S = 10.0
+"""No machine can be behind one that is off. A resume leaves it NOT_RESPONDING, often for a moment only."""
 STUCK_S = 180.0
 """After this long people are told that a slot does not come back. Slurm takes up to 10 s, and SuspendTimeout."""
 
@@ -170,9 +172,16 @@ class SlotController(Controller):
         A job may ask for what meshd does not know of it, and so go past the idle nodes.
         """
         now_s = self._clock.monotonic_s()
-        strays = tuple(slot for slot in changes.strays if now_s - self._since_s.get(slot, now_s) >= STRAY_S)
+        strays = tuple(
+            slot for slot in changes.strays if now_s - self._since_s.get(slot, now_s) >= self._patience_s(slot)
+        )
         early = {job: comment for job, comment in changes.start_early.items() if self._early.get(job) != comment}
         return replace(changes, strays=strays, start_early=early)
+
+    def _patience_s(self, stray: str) -> float:
+        seen = self._seen.current
+        node = seen.value.nodes.get(stray) if isinstance(seen, Fresh) else None
+        return OFF_STRAY_S if node is not None and node.powered_down else STRAY_S
 
     async def _carry_out(self, changes: SlotChanges) -> None:
         for reason, slots in changes.drain.items():

@@ -10,7 +10,7 @@ import pytest
 
 from meshd.codes import DemandCode, ProblemCode
 from meshd.config.models import PoolSettings
-from meshd.daemon.slurm.slots import STRAY_S, STUCK_S, SlotController
+from meshd.daemon.slurm.slots import OFF_STRAY_S, STRAY_S, STUCK_S, SlotController
 from meshd.errors import SlurmError
 from meshd.model.observed import Fresh, Observation, SlurmJob, SlurmNode, SlurmView
 from meshd.model.plan import OpenSlots, Plan, RefusedDemand
@@ -207,6 +207,14 @@ async def test_a_slot_that_is_up_without_a_machine_is_given_time(world: World) -
     world.slurm.set(slot(1, "IDLE"))
     assert await world.step() == []
     world.clock.t_s += STRAY_S
+    assert await world.step() == ["force h100-1"]
+
+
+async def test_a_slot_that_stays_silent_after_a_resume_is_soon_free_again(world: World) -> None:
+    """No job can get it meanwhile, and it is off: no machine is behind it."""
+    world.slurm.set(slot(1, "IDLE", "POWERED_DOWN", "NOT_RESPONDING"))
+    assert await world.step() == []
+    world.clock.t_s += OFF_STRAY_S
     assert await world.step() == ["force h100-1"]
 
 
