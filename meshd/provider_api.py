@@ -82,6 +82,7 @@ class ProviderCapabilities:
         user_data_private: only root on the machine can read its user data after the launch: no API call returns it, no
             console shows it, and no metadata service gives it to other processes on the machine. False when unsure.
         gang_max: the most machines that one call of `GangLauncher.launch_gang` rents; 0 for an adapter that is none.
+        global_images: for an ImageBaker: machines of all regions boot from one image. `Image.region` is then "".
         foreign_hosts: machines may run on hosts that the vendor does not own. A host's owner can read everything on the
             machine, including the munge key. `meshctl doctor` warns.
         billing_increment_s: a machine's time is rounded up to a multiple of this in the bill.
@@ -99,6 +100,7 @@ class ProviderCapabilities:
     ends_itself: bool = False
     user_data_private: bool = False
     gang_max: int = 0
+    global_images: bool = False
     foreign_hosts: bool = False
     billing_increment_s: float = 1.0
     billing_minimum_s: float = 0.0
@@ -261,6 +263,8 @@ class Image:
 
     Attributes:
         name: as it was asked for.
+        region: where machines boot from it; "" for an image from which machines of all regions boot.
+        arch: of the machines that boot from it; "" where the cloud does not say.
         size_gib: of the disk that it is a copy of; None while the cloud does not say. The cloud may store less.
         usd_per_month: the most that it costs; None where that is not known.
         tags: as it was asked for.

@@ -90,6 +90,8 @@ main() {
   tailscale=$(tailscale version 2>/dev/null | head -n 1)
   sync
   say "image ready slurm=${slurm:-none} tailscale=${tailscale:-none}"
+  # Some clouds show no console of a machine that is off: until then meshd has to have read this, every 5 s.
+  sleep 20
   systemctl poweroff
 }
 

@@ -230,7 +230,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         desired=desired, snapshot=snapshot, list_again=sources.list_again, reports=reports, logs=logs,
         machine_logs=machine_logs, wait_until_quiet=quiesce.wait_until_quiet, awake=awake,
         followers=(live, promises, roster, head_exports, node_settings, slurm_files, slots),
-        tick_took_s=metrics.tick_seconds.observe, image_for=images.image_for, freeze=freeze,
+        tick_took_s=metrics.tick_seconds.observe, images=images, freeze=freeze,
     )  # fmt: skip
     nodes = build_nodes(
         live, store, tokens=ports.tokens, agents=agents, reports=reports, tailnet=tailnet, slurm=sources.slurm,

@@ -14,6 +14,9 @@ from meshd.plan import arriving, leaving, unclear_launch
 from meshd.plan.plan_input import PlanInput
 from meshd.provider_api import InstanceState
 
+_OFF_OR_SOON = frozenset({InstanceState.STOPPED, InstanceState.STOPPING, InstanceState.TERMINATING})
+"""Some clouds use one word for a machine that powers itself off and for one that is ended."""
+
 
 def next_step(machine: Machine, given: PlanInput) -> Step | None:
     """The step that it needs now."""
@@ -24,8 +27,8 @@ def _there(machine: Machine, given: PlanInput) -> Step | None:
     if machine.removal:
         return Move(machine.name, machine.reason or "no longer needed", Phase.TERMINATING)
     instance = given.instance(machine)
-    if instance is not None and instance.state is InstanceState.STOPPED:
-        return None  # it is complete, or gave up
+    if instance is not None and instance.state in _OFF_OR_SOON:
+        return None  # it is complete, or gave up, or a later listing says that it is gone
     step = leaving.ended_step(machine, given, "while its image was made")
     if isinstance(step, Move):
         return Move(machine.name, step.reason, Phase.TERMINATING, step.reason, FailureCause.ENDED)

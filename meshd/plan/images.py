@@ -30,12 +30,13 @@ class Wanted:
 
 
 def newest(images: Iterable[Image], provider: str, region: str, arch: str) -> Image | None:
-    """The newest image that machines there can boot from; None when there is none."""
+    """The newest image that machines there can boot from; None when there is none. One without a region is for all."""
     good = (
         one
         for one in images
-        if one.state is ImageState.AVAILABLE and (one.provider, one.region, one.arch) == (provider, region, arch)
-    )
+        if one.state is ImageState.AVAILABLE and (one.provider, one.arch) == (provider, arch)
+        and one.region in ("", region)
+    )  # fmt: skip
     return max(good, key=lambda one: (one.created_at is not None, one.created_at, one.id), default=None)
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from meshd.errors import AuthFailed, NoCapacity, NotFound, QuotaExceeded
+from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, NotFound, QuotaExceeded
 from meshd.provider_api import CLUSTER_TAG, LaunchRequest, Offer
 from providers._permissions import Probe, missing_permissions, require_none_missing
 from providers._reads import all_of
@@ -61,13 +61,7 @@ class PermissionCheck:
         refused = await missing_permissions(
             [Probe("ec2:TerminateInstances", lambda: self._end(region, ours or NOBODY))], _named
         )
-        notes = []
-        snapshots = Probe(
-            "ec2:DescribeSnapshots",
-            lambda: self._ec2.own_snapshots(region, cluster_filter(self._cluster), "check"),
-        )
-        if lacking := await missing_permissions([snapshots], _named):
-            notes.append(f"{', '.join(lacking)} is missing: meshd lists and makes no images")
+        notes = await self._images(region)
         for name, read in (("ec2:DescribeVolumes", self._ec2.volumes), ("ec2:DescribeAddresses", self._ec2.addresses)):
             if await missing_permissions([Probe(name, partial(read, region, "check"))], _named):
                 notes.append(f"{name} is missing: `meshctl audit` does not list them")
@@ -89,6 +83,32 @@ class PermissionCheck:
             else:
                 missing += await missing_permissions([Probe("ec2:RunInstances", lambda: self._run(offer))], _named)
         return missing, notes
+
+    async def _images(self, region: str) -> list[str]:
+        """Notes on what is missing for images. What deletes them can be checked only on images of this cluster."""
+        ec2, filters, snapshots = self._ec2, cluster_filter(self._cluster), list[Row]()
+
+        async def list_snapshots() -> None:
+            snapshots.extend(await ec2.own_snapshots(region, filters, "check"))
+
+        if lacking := await missing_permissions([Probe("ec2:DescribeSnapshots", list_snapshots)], _named):
+            return [f"{', '.join(lacking)} is missing: meshd lists and makes no images"]
+        try:
+            images = await ec2.own_images(region, filters, "check") if snapshots else []
+            deletions = [
+                *(
+                    Probe("ec2:DeregisterImage", partial(ec2.dry_deregister_image, region, str(one["ImageId"])))
+                    for one in images[:1]
+                ),
+                *(
+                    Probe("ec2:DeleteSnapshot", partial(ec2.dry_delete_snapshot, region, str(one["SnapshotId"])))
+                    for one in snapshots[:1]
+                ),
+            ]
+            lacking = await missing_permissions(deletions, _named)
+        except (AuthFailed, InvalidRequest):
+            return []  # images cannot be listed, which is said elsewhere; or somebody has just deleted this one
+        return [f"{', '.join(lacking)} is missing: no image can be deleted"] if lacking else []
 
     def _reads(self, region: str) -> list[Probe]:
         ec2, settings = self._ec2, self._settings

@@ -27,6 +27,7 @@ from providers.aws.settings import AwsSettings
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.client import EC2Client
+    from mypy_boto3_ec2.type_defs import PaginatorConfigTypeDef
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -36,6 +37,8 @@ PRICING_REGION = "us-east-1"
 """One of the three regions that have the Price List Query API. Each has the prices of all regions."""
 NOT_NITRO = frozenset({"UnsupportedOperation", "InvalidParameterCombination"})
 """The refusal of `Latest` for an instance that is not on Nitro."""
+_PAGES: PaginatorConfigTypeDef = {"PageSize": 1000}
+"""Without it EC2 answers everything at once, of which each megabyte takes ten to parse."""
 PRICES_TIMEOUT_S = 120.0
 """For all pages of one region, about ten."""
 
@@ -214,7 +217,11 @@ class Ec2:
         """DescribeImages of the account's own images, all pages: also those that are not ready or failed."""
 
         def call() -> list[Row]:
-            pages = self._ec2(region).get_paginator("describe_images").paginate(Owners=["self"], Filters=list(filters))
+            pages = (
+                self._ec2(region)
+                .get_paginator("describe_images")
+                .paginate(Owners=["self"], Filters=list(filters), PaginationConfig=_PAGES)
+            )
             return [
                 row for page in until_end(pages, provider=AWS, operation=operation)
                 for row in _part(page, "Images", operation)
@@ -227,7 +234,9 @@ class Ec2:
 
         def call() -> list[Row]:
             pages = (
-                self._ec2(region).get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=list(filters))
+                self._ec2(region)
+                .get_paginator("describe_snapshots")
+                .paginate(OwnerIds=["self"], Filters=list(filters), PaginationConfig=_PAGES)
             )
             return [
                 row for page in until_end(pages, provider=AWS, operation=operation)
@@ -328,6 +337,14 @@ class Ec2:
         """CreateImage with DryRun."""
         parameters = {"InstanceId": instance_id, "Name": "meshd-doctor"}
         await self._do(lambda: self._dry("create_image", region, parameters), "check")
+
+    async def dry_deregister_image(self, region: str, image_id: str) -> None:
+        """DeregisterImage with DryRun: deletes nothing."""
+        await self._do(lambda: self._dry("deregister_image", region, {"ImageId": image_id}), "check")
+
+    async def dry_delete_snapshot(self, region: str, snapshot_id: str) -> None:
+        """DeleteSnapshot with DryRun: deletes nothing."""
+        await self._do(lambda: self._dry("delete_snapshot", region, {"SnapshotId": snapshot_id}), "check")
 
     def _dry(self, call: str, region: str, parameters: Mapping[str, Any]) -> None:
         try:

@@ -30,12 +30,22 @@ ALWAYS = (
 )
 LIST_OPERATIONS = "compute.zoneOperations.list"
 SERIAL_PORT = "compute.instances.getSerialPortOutput"
+IMAGES = (
+    "compute.disks.useReadOnly",
+    "compute.images.create",
+    "compute.images.delete",
+    "compute.images.get",
+    "compute.images.list",
+    "compute.images.setLabels",
+    "compute.images.useReadOnly",
+)
 OPTIONAL = {
     LIST_OPERATIONS: "without it meshd cannot say what ended a machine",
     SERIAL_PORT: "without it `meshctl logs NODE` shows no console",
     "compute.addresses.list": "without it `meshctl audit` lists no addresses",
     "compute.disks.list": "without it `meshctl audit` lists no disks",
     "compute.snapshots.list": "without it `meshctl audit` lists no snapshots",
+    **dict.fromkeys(IMAGES, "without all of these no image can be baked"),
 }
 """Without these permissions everything else works."""
 ACCELERATORS = "compute.acceleratorTypes.list"
@@ -83,8 +93,12 @@ def _note(granted: frozenset[str] | None) -> str:
             "reads are allowed; to check whether machines may be made, enable the Cloud Resource Manager API in the "
             "project"
         )
-    lacking = [f"{name}: {why}" for name, why in OPTIONAL.items() if name not in granted]
-    return f"no permission is missing except {'; '.join(lacking)}" if lacking else "no permission is missing"
+    lacking: dict[str, list[str]] = {}
+    for name, why in OPTIONAL.items():
+        if name not in granted:
+            lacking.setdefault(why, []).append(name)
+    words = "; ".join(f"{', '.join(names)}: {why}" for why, names in lacking.items())
+    return f"no permission is missing except {words}" if words else "no permission is missing"
 
 
 def needed(settings: GceSettings, project: str) -> tuple[str, ...]:

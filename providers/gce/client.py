@@ -28,6 +28,7 @@ COMPUTE_SERVICE = "6F81-5844-456A"
 BILLING_API = "cloudbilling.googleapis.com"
 PRICES_TIMEOUT_S = 150.0
 """For all SKUs: about seven pages of several megabytes."""
+CHANGES = frozenset({"launch", "terminate", "create_image", "delete_image"})
 _HARMLESS = frozenset({"", "NO_RESULTS_ON_PAGE"})
 
 
@@ -148,6 +149,52 @@ class Gce:
             return [row for page in pages for row in page.get("items") or ()]
 
         return await self._do(call, "billed")
+
+    async def insert_image(self, body: Row, request_id: str) -> Row:
+        """images.insert; returns the operation."""
+
+        def call(sdk: Sdk) -> Row:
+            image = sdk.compute.Image()
+            sdk.parse(body, sdk.compute.Image.pb(image))
+            client = self._client(sdk, "ImagesClient", changes=True)
+            request = sdk.compute.InsertImageRequest(project=self._project, image_resource=image, request_id=request_id)
+            return self._row(sdk, client.insert_unary(request, **self._once()), "operation", "create_image")
+
+        return await self._do(call, "create_image", changes=True)
+
+    async def image(self, name: str, operation: str) -> Row:
+        """images.get."""
+
+        def call(sdk: Sdk) -> Row:
+            client = self._client(sdk, "ImagesClient")
+            request = sdk.compute.GetImageRequest(project=self._project, image=name)
+            return self._row(sdk, client.get(request, **self._once()), "image", operation)
+
+        return await self._do(call, operation)
+
+    async def images(self, wanted: str, read: Callable[[Row], R], operation: str = "images") -> list[R]:
+        """images.list by filter: all pages, or an error. To save memory, `read` converts each image as it comes."""
+
+        def call(sdk: Sdk) -> list[R]:
+            client, found = self._client(sdk, "ImagesClient"), list[R]()
+            request = sdk.compute.ListImagesRequest(project=self._project, filter=wanted, max_results=PAGE)
+            for page in self._pages(client.list, request):
+                row = self._row(sdk, page, "imageList", operation)
+                _must_be_complete(row, operation)
+                found += [read(one) for one in row.get("items") or ()]
+            return found
+
+        return await self._do(call, operation)
+
+    async def delete_image(self, name: str) -> Row:
+        """images.delete; returns the operation."""
+
+        def call(sdk: Sdk) -> Row:
+            client = self._client(sdk, "ImagesClient", changes=True)
+            request = sdk.compute.DeleteImageRequest(project=self._project, image=name)
+            return self._row(sdk, client.delete_unary(request, **self._once()), "operation", "delete_image")
+
+        return await self._do(call, "delete_image", changes=True)
 
     async def machine_types(self, wanted: str, operation: str = "offers") -> dict[str, Row]:
         """machineTypes.aggregatedList by filter; by scope."""
@@ -306,7 +353,7 @@ class Gce:
         if str(row.get("kind", "")).endswith(kind):
             return row
         text = "the answer is not what the Compute API promises"
-        raise unclear(text, changes=operation in ("launch", "terminate"), provider=GCE, operation=operation)
+        raise unclear(text, changes=operation in CHANGES, provider=GCE, operation=operation)
 
     async def _do(
         self, call: Callable[[Sdk], T], operation: str, *, changes: bool = False, timeout_s: float | None = None
@@ -361,13 +408,14 @@ class Gce:
 
 
 def _must_be_complete(page: Row, operation: str) -> None:
-    """Check that a page has all zones. Google leaves out zones that it cannot reach and only adds a warning.
+    """Check that a page is whole. Google leaves out zones that it cannot reach and only adds a warning.
 
     Raises:
         Transient: zones are missing.
     """
     missing = [str(place) for place in page.get("unreachables") or ()]
-    for scope, part in (page.get("items") or {}).items():
+    items = page.get("items")
+    for scope, part in items.items() if isinstance(items, dict) else ():
         if str((part.get("warning") or {}).get("code", "")) not in _HARMLESS:
             missing.append(scope)
     if str((page.get("warning") or {}).get("code", "")) not in _HARMLESS:

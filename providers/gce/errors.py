@@ -153,4 +153,4 @@ def _not_found(refusal: ErrorAnswer, operation: str) -> type[ProviderError]:
     """The error for "not found", which depends on what is missing: on a create, something that the request names."""
     if operation == "launch":
         return InvalidRequest if _NAMED_BY_US.search(refusal.message) else NoCapacity
-    return NotFound if operation in ("get", "terminate", "console") else InvalidRequest
+    return NotFound if operation in ("get", "terminate", "console", "delete_image") else InvalidRequest

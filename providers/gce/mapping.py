@@ -244,10 +244,10 @@ def gone(instance_id: str, absence: Absence) -> Instance:
     )
 
 
-def image_of(settings: GceSettings, gpus: int, arch: str) -> str:
-    """The source image of a machine."""
+def image_of(settings: GceSettings, gpus: int, arch: str, image: str = "") -> str:
+    """The source image of a machine. `image`: the name of a baked one, for where the settings name none."""
     kind = f"{'gpu' if gpus else 'cpu'}/{arch}"
-    return settings.images.get(kind) or IMAGES[kind]
+    return settings.images.get(kind) or (f"global/images/{image}" if image else IMAGES[kind])
 
 
 def insert_body(request: LaunchRequest, settings: GceSettings) -> dict[str, Any]:
@@ -279,6 +279,8 @@ def _properties(
 ) -> dict[str, Any]:
     """What a machine is made of, where `zone` is the path before the name of a type; "" for several machines."""
     offer = request.offer
+    # Machines with GPUs and without boot from one baked image: it needs the driver, whatever machine it is made of.
+    driver = offer.gpus or int(isinstance(request, LaunchRequest) and request.keep_off)
     attached = ATTACHED.fullmatch(offer.instance_type)
     machine_type = attached[1] if attached else offer.instance_type
     labels = to_labels(tags)
@@ -295,7 +297,7 @@ def _properties(
                 "boot": True,
                 "autoDelete": True,
                 "initializeParams": {
-                    "sourceImage": image_of(settings, offer.gpus, offer.arch),
+                    "sourceImage": image_of(settings, driver, offer.arch, request.image),
                     "diskSizeGb": str(settings.disk_gib),
                     "diskType": named("diskTypes", _disk_type(settings, machine_type)),
                     "labels": labels,

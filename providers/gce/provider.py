@@ -13,6 +13,10 @@ from meshd.provider_api import (
     BilledKind,
     BilledListing,
     GangRequest,
+    Image,
+    ImageId,
+    ImageRequest,
+    ImageState,
     Instance,
     InstanceState,
     LaunchRequest,
@@ -32,6 +36,7 @@ from providers.gce.catalogue import Catalogue
 from providers.gce.check import PermissionCheck
 from providers.gce.client import Gce, Row
 from providers.gce.errors import GCE, NOT_READY, TAKEN, refusal_of_operation, to_error
+from providers.gce.images import boot_disk, image_body, is_image_of, named_image, to_image
 from providers.gce.mapping import (
     AbsenceCause,
     bulk_body,
@@ -98,6 +103,7 @@ class GceProvider:
             ends_itself=False,
             user_data_private=False,
             gang_max=GANG_MAX,
+            global_images=True,
             billing_increment_s=BILLING_INCREMENT_S,
             billing_minimum_s=BILLING_MINIMUM_S,
         )
@@ -293,9 +299,10 @@ class GceProvider:
             raise to_error(refusal, operation="terminate", changes=True)
 
     async def console(self, instance: Instance) -> str:
-        """instances.getSerialPortOutput, as long as the machine exists.
+        """instances.getSerialPortOutput, as long as the machine runs.
 
         Raises:
+            Transient: the machine is off: Google then shows no console.
             NotFound: Google does not know the machine.
             AuthFailed: the credentials lack compute.instances.getSerialPortOutput.
         """
@@ -317,6 +324,68 @@ class GceProvider:
     def _usd_of(self, region: str, kind: str, spot: bool) -> float | None:
         price = self._catalogue.price(region, kind, spot=spot)
         return price.usd_per_hour if price else None
+
+    def named_image(self, offer: Offer) -> str:
+        """Of `images` in the settings."""
+        return named_image(self._settings, offer)
+
+    async def create_image(self, request: ImageRequest) -> Image:
+        """images.insert of the machine's boot disk. A name that is taken leads to the image that has it.
+
+        A repeated call with the same request id gets the operation of the first one, which says whether it failed.
+
+        Raises:
+            InvalidRequest: the machine has no disk, or Google could not make the image.
+        """
+        zone, name = split_id(request.instance.id, "create_image")
+        disk = boot_disk(await self._gce.instance(zone, name, "create_image"))
+        if not disk:
+            raise InvalidRequest(f"{name} shows no boot disk", provider=GCE, operation="create_image")
+        try:
+            operation = await self._gce.insert_image(image_body(request, disk), request_id(f"image:{request.name}"))
+        except InvalidRequest as error:
+            if not error.text.startswith(TAKEN):
+                raise
+            return await self._image_of(request, error)
+        refusal = refusal_of_operation(operation)
+        if refusal is not None:
+            raise self._no_image(to_error(refusal, operation="create_image", changes=True))
+        return Image(
+            GCE, ImageId(request.name), request.name, ImageState.PENDING, "", created_at=self._now(), tags=request.tags
+        )
+
+    def _no_image(self, error: ProviderError) -> ProviderError:
+        """The error of an operation that failed: there is no image, also where the same error leaves a call unclear."""
+        if not isinstance(error, (Uncertain, Transient, NotFound)):
+            return error
+        text = f"Google could not make it: {error.text}"
+        return InvalidRequest(text, provider=GCE, operation="create_image", vendor_text=error.vendor_text)
+
+    async def _image_of(self, request: ImageRequest, error: InvalidRequest) -> Image:
+        raw = await self._gce.image(request.name, "create_image")
+        if is_image_of(raw, self._cluster):
+            return to_image(raw, self._settings.image_usd_per_gib_month)
+        text = f"{request.name} is the name of an image that is not of this cluster"
+        raise InvalidRequest(text, provider=GCE, operation="create_image", vendor_text=error.vendor_text) from error
+
+    async def images(self) -> Sequence[Image]:
+        """images.list by the cluster's label: the project's own, all regions."""
+        usd = self._settings.image_usd_per_gib_month
+
+        def read(raw: Row) -> Image | None:
+            return to_image(raw, usd) if is_image_of(raw, self._cluster) else None
+
+        found = await self._gce.images(cluster_filter(self._cluster), read)
+        return [image for image in found if image is not None]
+
+    async def delete_image(self, image: Image) -> None:
+        """images.delete."""
+        try:
+            refusal = refusal_of_operation(await self._gce.delete_image(image.id))
+        except NotFound:
+            return
+        if refusal is not None:
+            raise to_error(refusal, operation="delete_image", changes=True)
 
     async def fetch_prices(self) -> PriceList:
         """Prices of the wanted types, computed from the SKUs of the Cloud Billing Catalog.

@@ -66,6 +66,7 @@ class GceSettings(AdapterSettings):
     anonymous: bool = Field(False, description="send no credentials; only for a stand-in at `api_endpoint`")
 
     images: dict[str, str] = Field({}, description="source image by gpu/x86_64, gpu/arm64, cpu/x86_64 and cpu/arm64")
+    image_usd_per_gib_month: NotNegative = Field(0.05, description="what Google takes for baked images")
     network: str = Field("global/networks/default", min_length=1, description="for regions without a subnetwork")
     subnetworks: dict[str, str] = Field({}, description="subnetwork by region, for networks in custom mode")
     public_ip: bool = Field(True, description="false: the network needs Cloud NAT")

@@ -319,6 +319,12 @@ class GceRig(SandboxRig):
             "insert_wait_s": 0.5,
         }
 
+    def stored_images(self) -> int:
+        return len(self.server.gce.images.shown())
+
+    def image_of(self, token: str) -> str:
+        return next(m.image for m in self.ledger.everything() if m.token == token)
+
 
 class GuardedRig(LambdaRig):
     """An adapter with all the wrappers that the daemon puts around it."""

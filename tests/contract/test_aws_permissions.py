@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from meshd.contract.cases.images import made
 from meshd.contract.faults import FaultKind
 from meshd.contract.steps import CLUSTER, request, running
 from meshd.errors import AuthFailed, InvalidRequest
@@ -58,6 +59,21 @@ async def test_a_missing_permission_for_consoles_is_a_note(rig: SandboxRig) -> N
     assert isinstance(provider, Console)
     with pytest.raises(AuthFailed, match="ec2:GetConsoleOutput"):
         await provider.console(machine)
+
+
+async def test_what_deletes_images_is_checked_on_an_image_of_the_cluster(rig: SandboxRig) -> None:
+    provider = rig.make()
+    names = ("ec2:DeregisterImage", "ec2:DeleteSnapshot")
+    for name in names:
+        rig.inject(FaultKind.DENIED, name)
+    said = await provider.check()
+    assert not any(name in said for name in names), "there is no image"
+    await made(rig, provider)
+    said = await provider.check()
+    assert all(name in said for name in names)
+    rig.clear()
+    assert (await provider.check()).endswith("; no permission is missing")
+    assert rig.stored_images() == 1, "a check deletes nothing"
 
 
 async def test_the_console_of_an_instance_that_is_not_on_nitro(rig: SandboxRig) -> None:

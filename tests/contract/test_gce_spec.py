@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 from jsonschema import ValidationError
 
 from deploy.sandbox.clouds.gce_key import service_account
+from meshd.contract.cases import images
 from meshd.contract.faults import FaultKind, When
 from meshd.contract.steps import CLUSTER, gang_request, launched, request, running
 from meshd.errors import AuthFailed, InvalidRequest, NoCapacity, NotFound, ProviderError, Transient, Uncertain
 from meshd.provider_api import Console, GangLauncher, Instance, InstanceId, InstanceState, PriceBook
+from providers.gce.mapping import IMAGES
 from tests.contract.discovery import Discovery
 from tests.contract.recorder import Exchange, Recorder, recording
 from tests.contract.rigs import SandboxRig, h100_offers
@@ -137,6 +140,107 @@ async def test_the_console(recorded: tuple[SandboxRig, Recorder, str]) -> None:
     assert recorder.exchanges[-1].path.endswith("/serialPort")
     for exchange in recorder.exchanges:
         check_exchange(exchange)
+
+
+async def test_images(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+    rig, recorder, url = recorded
+    provider = rig.make(api_endpoint=url, **EVERYTHING)
+    baker = images.makes_images(provider)
+    image = await images.made(rig, provider)
+    offers = [one for one in await provider.offers() if one.arch == "x86_64" and not one.spot]
+    for number, offer in enumerate(
+        [*(one for one in offers if not one.gpus)][:1] + [*(one for one in offers if one.gpus)][:1]
+    ):
+        wanted = replace(request(offer, f"lab-{number}-abc"), image=image.id)
+        assert (await provider.launch(wanted)).token == wanted.token
+    assert isinstance(provider, GangLauncher)
+    gang = replace(gang_request(offers[0], 2), image=image.id)
+    await provider.launch_gang(gang)
+    await rig.settle()
+    assert [rig.image_of(token) for token in gang.tokens] == [image.id, image.id]
+    machine = await images.switched_off(rig, provider, images.OTHER)
+    rig.inject(FaultKind.IMAGE_FAILS, "create_image")
+    begun = await baker.create_image(images.order(machine, images.OTHER))
+    await rig.settle()
+    rig.advance(rig.image_s + 1)
+    with pytest.raises(InvalidRequest, match="INTERNAL_ERROR"):  # the operation says so, the listing has nothing
+        await baker.create_image(images.order(machine, images.OTHER))
+    rig.server.gce.forget_requests()
+    again = await baker.create_image(images.order(machine, images.OTHER))
+    assert again.id == begun.id
+    rig.server.gce.forget_requests()
+    await baker.create_image(images.order(machine, images.OTHER))
+    await rig.settle()
+    rig.advance(rig.image_s + 1)
+    assert len(await baker.images()) == 2
+    with pytest.raises(InvalidRequest, match="not of this cluster"):
+        rig.server.gce.forget_requests()
+        await images.makes_images(rig.make("other", api_endpoint=url)).create_image(images.order(machine, images.OTHER))
+    for one in await baker.images():
+        await baker.delete_image(one)
+        await baker.delete_image(one)
+    await rig.settle()
+    with pytest.raises(InvalidRequest, match="global/images"):
+        await provider.launch(replace(request(offers[0], "lab-9-abc"), image=image.id))
+    for exchange in recorder.exchanges:
+        check_exchange(exchange)
+    paths = [exchange.path for exchange in recorder.exchanges if "/global/images" in exchange.path]
+    assert len(paths) > 10
+
+
+async def test_the_disk_of_a_machine_that_runs_is_not_copied(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+    rig, recorder, url = recorded
+    provider = rig.make(api_endpoint=url)
+    with pytest.raises(Transient, match="resourceInUse"):
+        await images.makes_images(provider).create_image(images.order(await running(rig, provider)))
+    assert rig.stored_images() == 0
+    check_exchange(recorder.exchanges[-1])
+
+
+async def test_a_machine_that_is_off_shows_no_console(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+    rig, recorder, url = recorded
+    provider = rig.make(api_endpoint=url)
+    machine = await images.switched_off(rig, provider)
+    rig.write_console(machine.token, "its last words")
+    assert isinstance(provider, Console)
+    with pytest.raises(Transient):
+        await provider.console(machine)
+    check_exchange(recorder.exchanges[-1])
+
+
+async def test_machines_of_images_boot_with_the_driver(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+    """Machines with GPUs boot from what is made of a machine without."""
+    rig, recorder, url = recorded
+    provider = rig.make(api_endpoint=url)
+    await images.switched_off(rig, provider)
+    (sent,) = [one.sent for one in recorder.exchanges if one.method == "POST" and one.path.endswith("/instances")]
+    assert sent["machineType"].endswith("e2-standard-4")
+    assert sent["disks"][0]["initializeParams"]["sourceImage"] == IMAGES["gpu/x86_64"]
+    named = rig.make(api_endpoint=url, images={"gpu/x86_64": "projects/mine/global/images/x"})
+    offers = await provider.offers()
+    assert {images.makes_images(named).named_image(one) for one in offers if one.gpus} == {
+        "projects/mine/global/images/x"
+    }
+    assert {images.makes_images(named).named_image(one) for one in offers if not one.gpus} == {""}
+
+
+async def test_an_image_whose_disk_is_larger_is_refused(recorded: tuple[SandboxRig, Recorder, str]) -> None:
+    rig, recorder, url = recorded
+    image = await images.made(rig, rig.make(api_endpoint=url))
+    smaller = rig.make(api_endpoint=url, disk_gib=50)
+    offer = next(one for one in await smaller.offers() if not one.spot)
+    with pytest.raises(InvalidRequest, match="smaller than the image"):
+        await smaller.launch(replace(request(offer), image=image.id))
+    check_exchange(recorder.exchanges[-1])
+
+
+@pytest.mark.parametrize("permission", ["compute.images.create", "compute.images.delete", "compute.images.list"])
+async def test_missing_permissions_for_images_are_a_note(
+    recorded: tuple[SandboxRig, Recorder, str], permission: str
+) -> None:
+    rig, _, url = recorded
+    rig.inject(FaultKind.DENIED, permission)
+    assert permission in await rig.make(api_endpoint=url).check()
 
 
 async def test_a_missing_permission_for_consoles_is_a_note(recorded: tuple[SandboxRig, Recorder, str]) -> None:

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import aiohttp
 
 from deploy.sandbox import proc
-from deploy.sandbox.clouds.aws_images import StoredImage
 from deploy.sandbox.clouds.host import BootDefaults
 from deploy.sandbox.clouds.ledger import Life, RentedMachine
 from deploy.sandbox.cluster import Cluster
@@ -618,9 +617,11 @@ class Lab:
         except AssertionError:
             return False
 
-    def images(self) -> list[StoredImage]:
-        """The images that exist on the account of aws."""
-        return [image for image in self.cluster.clouds.ec2.images.images if image.registered or image.snapshot_there]
+    def images(self) -> list[str]:
+        """The names of the images that exist at the clouds, whole or in parts."""
+        clouds = self.cluster.clouds
+        amazon = [one.name for one in clouds.ec2.images.images if one.registered or one.snapshot_there]
+        return amazon + [one.name for one in clouds.gce.images.shown()]
 
     async def no_hosts(self, timeout_s: float = PATIENCE_S) -> None:
         """Remove all owned machines and invitations. Who does not call is forgotten after a minute of silence."""

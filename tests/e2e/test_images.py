@@ -17,13 +17,27 @@ SECRET_PATHS = (
 )  # fmt: skip
 
 
-def rented(lab: Lab) -> list[RentedMachine]:
-    return lab.cluster.clouds.clouds["aws"].ledger.everything()
+def rented(lab: Lab, cloud: str) -> list[RentedMachine]:
+    return lab.cluster.clouds.clouds[cloud].ledger.everything()
 
 
 async def test_an_image_is_baked_and_machines_boot_from_it(lab: Lab) -> None:
     await lab.have(0)
-    answer = await lab.ask("image", "bake", "--provider", "aws", "--yes")
+    await bakes_and_boots(lab, "aws")
+
+
+@pytest.mark.nightly  # tests/unit/daemon/test_images.py has the same without machines
+async def test_the_same_on_google(lab: Lab) -> None:
+    """There an image is for all regions, and the console is shown only of machines that run."""
+    async with lab.enabled("gce"):
+        await bakes_and_boots(lab, "gce")
+        await lab.scale(0, "--provider", "gce")
+        assert not (await lab.ask("image", "prune", "--all", "--yes"))["failed"]
+        assert lab.images() == []
+
+
+async def bakes_and_boots(lab: Lab, cloud: str) -> None:
+    answer = await lab.ask("image", "bake", "--provider", cloud, "--yes")
     name = answer["name"]
 
     async def baked() -> Any:
@@ -38,13 +52,13 @@ async def test_an_image_is_baked_and_machines_boot_from_it(lab: Lab) -> None:
     assert image["slurm"].startswith("24.11") and image["tailscale"]
 
     async def ended() -> bool:
-        return all(one.life is Life.ENDED for one in rented(lab) if one.token == name)
+        return all(one.life is Life.ENDED for one in rented(lab, cloud) if one.token == name)
 
     await lab.until(ended, "its machine is given back")
     slots = {slot for slot in (await lab.slots()) if slot.endswith("-0")}
     assert not slots, "it never was in Slurm"
-    await lab.scale(1)
-    (machine,) = [one for one in rented(lab) if one.life is not Life.ENDED]
+    await lab.scale(1, "--provider", cloud)
+    (machine,) = [one for one in rented(lab, cloud) if one.life is not Life.ENDED]
     assert machine.image == image["id"]
     (row,) = [row for row in (await lab.ask("image", "list"))["images"] if row["id"] == image["id"]]
     assert row["machines"] == [machine.token]

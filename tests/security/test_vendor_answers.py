@@ -9,16 +9,17 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from xml.sax.saxutils import escape
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from pydantic import SecretStr
 
-from meshd.daemon.providers.bounds import GPUS_MAX, INSTANCES_MAX, OFFERS_MAX, Bounds
+from meshd.daemon.providers.bounds import GPUS_MAX, IMAGES_MAX, INSTANCES_MAX, OFFERS_MAX, TAGS_MAX, Bounds
 from meshd.errors import NoCapacity, ProviderError, TailnetError, Transient, Uncertain
 from meshd.price_list import PriceList
-from meshd.provider_api import Instance, InstanceId, InstanceState, Offer
+from meshd.provider_api import Instance, InstanceId, InstanceState, Offer, ProviderContext
 from meshd.runtime import strictjson
 from meshd.runtime.clock import SystemClock
 from meshd.tailnet.admin import TailscaleAdmin
@@ -28,8 +29,10 @@ from providers._answers import RETRY_AFTER_MAX_S, retry_after_s
 from providers._http import MAX_ANSWER_B
 from providers._reads import until_end
 from providers.aws.client import Ec2
+from providers.aws.provider import create as create_aws
 from providers.aws.settings import AwsSettings
 from providers.gce.client import Gce
+from providers.gce.provider import create as create_gce
 from providers.gce.settings import GceSettings
 from providers.lambda_cloud.client import LambdaApi
 from providers.lambda_cloud.settings import LambdaSettings
@@ -170,6 +173,119 @@ def test_pages_of_an_sdk_without_end_are_no_list() -> None:
 def test_retry_after_has_a_range(header: str, wait_s: float | None) -> None:
     found = retry_after_s(header, datetime(2026, 1, 1, tzinfo=UTC))
     assert found == wait_s or (wait_s is None and found == RETRY_AFTER_MAX_S)
+
+
+# -- images -----------------------------------------------------------------------------------------------------------
+
+STRANGE = 'x&<">\u202e' + "y" * 200
+"""A name that people may have given: XML's signs, one that turns the text around, and long."""
+TAGS = {f"{STRANGE[:100]}{number}": STRANGE for number in range(50)}
+"""As many tags as EC2 takes, of nearly the longest that it takes."""
+
+
+class ManyImages:
+    """EC2 and Compute Engine with that many images of the cluster; every tenth has the most tags."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self.largest_b = 0
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """DescribeImages, DescribeSnapshots or images.list, page by page."""
+        form = {**request.query, **(await request.post())}
+        first = int(str(form.get("NextToken") or form.get("pageToken") or 0))
+        size = int(str(form.get("MaxResults") or form.get("maxResults")))
+        numbers, more = range(first, min(first + size, self._count)), first + size < self._count
+        if request.path.endswith("/images"):
+            items = [self._google(number) for number in numbers]
+            following = {"nextPageToken": str(first + size)} if more else {}
+            text = json.dumps({"kind": "compute#imageList", "items": items, **following})
+        elif form["Action"] == "DescribeSnapshots":
+            text = "<DescribeSnapshotsResponse><snapshotSet/></DescribeSnapshotsResponse>"
+        else:
+            token = f"<nextToken>{first + size}</nextToken>" * more
+            items_text = "".join(f"<item>{self._amazon(number)}</item>" for number in numbers)
+            text = f"<DescribeImagesResponse><imagesSet>{items_text}</imagesSet>{token}</DescribeImagesResponse>"
+        self.largest_b = max(self.largest_b, len(text))
+        return web.Response(text=text, content_type="application/json" if text[0] == "{" else "text/xml")
+
+    def _amazon(self, number: int) -> str:
+        tags = {"meshd-cluster": "lab", "meshd-image": f"lab-h100-0-{number}"}
+        tags |= {} if number % 10 else TAGS
+        tag_set = "".join(f"<item><key>{escape(k)}</key><value>{escape(v)}</value></item>" for k, v in tags.items())
+        return (
+            f"<imageId>ami-{number:017x}</imageId><imageState>available</imageState><name>{escape(STRANGE)}</name>"
+            f"<creationDate>2026-03-01T12:00:00.000Z</creationDate><tagSet>{tag_set}</tagSet>"
+        )
+
+    def _google(self, number: int) -> dict[str, Any]:
+        most = 2 if number % 10 else 64
+        labels = {"meshd-cluster": "lab", **{f"l{n}-{'z' * 55}": "_e2_80" + "z" * 50 for n in range(1, most)}}
+        return {
+            "kind": "compute#image", "name": f"lab-h100-0-{number}", "status": "READY", "labels": labels,
+            "architecture": "X86_64", "diskSizeGb": "9" * 18, "description": STRANGE,
+            "creationTimestamp": "2026-03-01T12:00:00.000-08:00",
+        }  # fmt: skip
+
+
+async def listed(cloud_name: str, count: int) -> tuple[list[Any], ManyImages]:
+    """What meshd believes of a listing of that many images."""
+    many, guard = ManyImages(count), Bounds(cloud_name)
+    async with cloud(many.answer) as url:
+        provider: Any = (
+            create_aws(context({
+                "access_key_id": "AKIA", "secret_access_key": SecretStr("aws-secret-0123456789"), "endpoint_url": url,
+                "read_attempts": 1, "call_timeout_s": 250,
+            }))
+            if cloud_name == "aws"
+            else create_gce(context({"project": "my-project", "api_endpoint": url, "anonymous": True,
+                                     "call_timeout_s": 250}))
+        )  # fmt: skip
+        try:
+            return list(await guard.call("images", provider.images)), many
+        finally:
+            await provider.aclose()
+
+
+def context(settings: dict[str, Any]) -> ProviderContext:
+    return ProviderContext("lab", settings, lambda: NOW)
+
+
+@pytest.mark.parametrize("name", ["aws", "gce"])
+async def test_the_most_images_are_listed_page_by_page(name: str) -> None:
+    found, many = await listed(name, IMAGES_MAX)
+    assert len({one.id for one in found}) == IMAGES_MAX
+    assert many.largest_b < 64 * 2**20
+    for one in found[::500]:
+        assert len(one.tags) <= TAGS_MAX and one.name.isprintable() and len(one.name) <= 256
+        assert all(text.isprintable() and len(text) <= 256 for pair in one.tags.items() for text in pair)
+        assert one.size_gib is None or one.size_gib < 2**32
+
+
+@pytest.mark.parametrize("name", ["aws", "gce"])
+async def test_more_images_than_there_can_be_are_not_believed(name: str) -> None:
+    with pytest.raises(Transient):
+        await listed(name, IMAGES_MAX + 1)
+
+
+@pytest.mark.parametrize("name", ["aws", "gce"])
+async def test_a_listing_of_images_of_100_mb_is_no_listing(name: str) -> None:
+    async def huge(_request: web.Request) -> web.Response:
+        text = '{"kind": "compute#imageList", "items": [' if name == "gce" else "<DescribeSnapshotsResponse>"
+        return web.Response(text=text + " " * 100 * 2**20, content_type="application/json")
+
+    async with cloud(huge) as url:
+        ec2 = Ec2(
+            AwsSettings(
+                access_key_id="AKIA", secret_access_key=SecretStr("aws-secret-0123456789"), endpoint_url=url,
+                read_attempts=1, call_timeout_s=250,
+            )
+        )  # fmt: skip
+        gce = Gce(GceSettings(project="my-project", api_endpoint=url, anonymous=True, call_timeout_s=250))
+        with pytest.raises(Transient, match="larger than"):
+            await (gce.images("", lambda row: row) if name == "gce" else ec2.own_images("us-east-1", []))
+        await ec2.aclose()
+        await gce.aclose()
 
 
 # -- what stands around every provider --------------------------------------------------------------------------------

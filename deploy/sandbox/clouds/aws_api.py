@@ -229,6 +229,8 @@ class Ec2Cloud:
                 self._must_know(instance_id)
         if action in ("GetConsoleOutput", "CreateImage"):
             self._must_know(form.get("InstanceId", ""))
+        if action in ("DeregisterImage", "DeleteSnapshot"):
+            self.images.must_know(form, region)
         return error_reply(412, "DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
 
     def _replay(self, known: tuple[str, list[str], Reply], shape: str) -> Reply:

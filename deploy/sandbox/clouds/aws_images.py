@@ -99,6 +99,14 @@ class ImageStore:
         """The registered image with this id."""
         return next((one for one in self._registered(region) if one.id == image_id), None)
 
+    def must_know(self, form: Mapping[str, str], region: str) -> None:
+        """Refuse an image or a snapshot that is not there, as the calls that delete them do."""
+        image, snapshot = form.get("ImageId", ""), form.get("SnapshotId", "")
+        if image and self.find(region, image) is None:
+            raise ImageRefused("InvalidAMIID.NotFound", f"The image id '[{image}]' does not exist")
+        if snapshot and not any(one.snapshot_there and one.snapshot_id == snapshot for one in self.images):
+            raise ImageRefused("InvalidSnapshot.NotFound", f"The snapshot '{snapshot}' does not exist.")
+
     def to_boot(self, region: str, image_id: str) -> str:
         """The id of the image if it is one of these; "" for others. Refuses one that is gone or not ready."""
         if image_id not in {one.id for one in self.images}:

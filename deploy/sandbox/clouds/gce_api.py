@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from deploy.sandbox.clouds.gce_billing import SKUS_PATH, BillingCatalog, not_switched_on
-from deploy.sandbox.clouds.gce_bodies import BASE, instance_body, number
+from deploy.sandbox.clouds.gce_bodies import BASE, boot_disk_gib, instance_body, number
+from deploy.sandbox.clouds.gce_images import ImageStore, StoredImage, matching
 from deploy.sandbox.clouds.gce_operations import Failure, Operation, Operations
 from deploy.sandbox.clouds.gce_rules import bulk_checked, cards_of, checked, metadata_of, no, single_body
 from deploy.sandbox.clouds.gce_types import ACCELERATORS, TYPES, ZONES
@@ -60,7 +61,7 @@ _AT_ONCE = {
 }
 
 
-P = TypeVar("P", RentedMachine, Thing)
+P = TypeVar("P", RentedMachine, StoredImage, Thing)
 
 
 class GceCloud(StandIn):
@@ -69,13 +70,15 @@ class GceCloud(StandIn):
     Args:
         ledger: the machines.
         faults: decides which faults hit a call.
+        image_s: how long an image is pending.
     """
 
     body_max_b = 4 * 1024 * 1024
 
-    def __init__(self, ledger: Ledger, faults: FaultEngine) -> None:
+    def __init__(self, ledger: Ledger, faults: FaultEngine, image_s: float = 0.0) -> None:
         super().__init__(faults)
         self.ledger = ledger
+        self.images = ImageStore(ledger.now, image_s)
         self._prices = shipped("providers.gce")
         self.billing = BillingCatalog(self._prices)
         self._ids: dict[tuple[str, str], str] = {}
@@ -102,6 +105,10 @@ class GceCloud(StandIn):
             web.delete(zone + "/instances/{name}", self._delete),
             web.get(zone + "/operations", self._operation_list),
             web.get(zone + "/operations/{name}", self._operation),
+            web.get(PREFIX + "/global/images", self._image_list),
+            web.post(PREFIX + "/global/images", self._image_insert),
+            web.get(PREFIX + "/global/images/{name}", self._image_get),
+            web.delete(PREFIX + "/global/images/{name}", self._image_delete),
             web.post("/v1/projects/{project}:testIamPermissions", self._test_permissions),
         ]
 
@@ -118,6 +125,8 @@ class GceCloud(StandIn):
             return "offers"
         if path.endswith("/serialPort"):
             return "console"
+        if "/global/images" in path:
+            return {"POST": "create_image", "DELETE": "delete_image"}.get(method, "images")
         if "/instances" in path:
             return {"POST": "launch", "DELETE": "terminate"}.get(method, "get")
         return "other"
@@ -137,6 +146,11 @@ class GceCloud(StandIn):
             return ("compute.zoneOperations.list" if path.endswith("/operations") else "compute.zoneOperations.get",)
         if path.endswith("/serialPort"):
             return ("compute.instances.getSerialPortOutput",)
+        if "/global/images" in path:
+            if method == "POST":
+                return ("compute.images.create", "compute.images.setLabels", "compute.disks.useReadOnly")
+            read = "compute.images.list" if path.endswith("/images") else "compute.images.get"
+            return ("compute.images.delete" if method == "DELETE" else read,)
         if "/instances" in path:
             return ({"POST": "compute.instances.create", "DELETE": "compute.instances.delete"}.get(
                 method, "compute.instances.get"
@@ -167,6 +181,7 @@ class GceCloud(StandIn):
     def forget_requests(self) -> None:
         """Forget the request ids, as Google does after an undocumented time."""
         self._requests.clear()
+        self.images.requests.clear()
 
     async def _test_permissions(self, request: web.Request) -> web.Response:
         """projects.testIamPermissions of the Resource Manager: the granted ones of the queried permissions."""
@@ -182,6 +197,7 @@ class GceCloud(StandIn):
             return web.json_response(self._told(request, self._requests[request_id]))
         body = await request.json()
         kind = checked(body, zone)
+        image = self._image(body)
         name = str(body["name"])
         taken = self._ids.get((zone, name))
         machine = None if taken is None else self._alive(taken)
@@ -194,7 +210,7 @@ class GceCloud(StandIn):
         if failure is not None:
             operation.failure = failure
         else:
-            self._made(body, zone, operation)
+            self._made(body, zone, operation, image=image)
         return web.json_response(self._told(request, operation, fresh=True))
 
     async def _bulk_insert(self, request: web.Request) -> web.Response:
@@ -204,6 +220,7 @@ class GceCloud(StandIn):
             return web.json_response(self._told(request, self._requests[request_id]))
         bulk = await request.json()
         kind = bulk_checked(bulk, zone)
+        image = self._image(bulk["instanceProperties"])
         names, least = list(bulk["perInstanceProperties"]), int(bulk.get("minCount") or bulk["count"])
         operation = self._operations.begin("bulkInsert", zone, names[0])
         self._requests[request_id or operation.name] = operation
@@ -220,7 +237,7 @@ class GceCloud(StandIn):
             for place, name in enumerate(self._made_instead(names if room is None else names[:room])):
                 part = self._operations.begin("insert", zone, name, group=operation.name)
                 operation.parts.append(part)
-                self._made(single_body(bulk["instanceProperties"], name, zone), zone, part, place)
+                self._made(single_body(bulk["instanceProperties"], name, zone), zone, part, place, image)
         if self.call_faults.has(FaultKind.PART_REFUSED):
             status, code, words = _LATE[FaultKind.NO_CAPACITY]
             operation.failure = status, code, words.format(zone=zone)
@@ -249,7 +266,14 @@ class GceCloud(StandIn):
             return None
         return status, code, words.format(zone=zone)
 
-    def _made(self, body: dict[str, Any], zone: str, operation: Operation, place: int = 0) -> None:
+    def _image(self, body: dict[str, Any]) -> str:
+        """What the hypervisor calls the image that a machine boots from; "" for Google's own."""
+        source = str((body["disks"][0].get("initializeParams") or {}).get("sourceImage", ""))
+        return self.images.to_boot(source, boot_disk_gib(body))
+
+    def _made(
+        self, body: dict[str, Any], zone: str, operation: Operation, place: int = 0, image: str = ""
+    ) -> None:  # fmt: skip
         kind = TYPES[str(body["machineType"]).rpartition("/")[2]]
         region, name = zone.rpartition("-")[0], str(body["name"])
         card, count = cards_of(body, kind)
@@ -275,6 +299,8 @@ class GceCloud(StandIn):
                 spot=spot,
                 tags=labels,
                 metadata=metadata_of(body),
+                keeps_off=True,
+                image=image,
             ),
             self.call_faults,
             place,
@@ -284,8 +310,13 @@ class GceCloud(StandIn):
         return web.json_response(self._body(request, self._known(request)))
 
     async def _serial_port(self, request: web.Request) -> web.Response:
-        """The output of port 1 from `start` on; a negative one counts from the end. Google keeps 1 MiB."""
+        """The output of port 1 from `start` on; a negative one counts from the end. Google keeps 1 MiB.
+
+        There is none of a machine that is off.
+        """
         machine = self._known(request)
+        if machine.powered_off:
+            raise no(400, "resourceNotReady", f"The resource '{_path(request, machine)}' is not ready")
         whole = self.ledger.console(machine).encode()
         start = int(request.query.get("start", "0"))
         begin = max(len(whole) - _CONSOLE_MAX_B, len(whole) + start if start < 0 else start, 0)
@@ -368,7 +399,7 @@ class GceCloud(StandIn):
         """One page, and the token of the next; "" at the end."""
         token = request.query.get("pageToken", "")
         limit = self.page_of(min(int(request.query.get("maxResults", _PAGE_MAX)), _PAGE_MAX), token)
-        start = next((at for at, machine in enumerate(found) if machine.id == token), -1) + 1
+        start = next((at for at, one in enumerate(found) if one.id == token), -1) + 1
         page = found[start : start + limit]
         return page, page[-1].id if start + limit < len(found) else ""
 
@@ -392,6 +423,52 @@ class GceCloud(StandIn):
         if self.call_faults.before is not None:
             raise not_switched_on()
         return self.billing.page(request)
+
+    # --- images
+
+    async def _image_list(self, request: web.Request) -> web.Response:
+        project, text = request.match_info["project"], request.query.get("filter", "")
+        wanted = _LABEL_FILTER.fullmatch(text)
+        if text and wanted is None:
+            raise no(400, "invalid", "Invalid value for field 'filter'.")
+        found = matching(self.images.shown(), (wanted[1], wanted[2]) if wanted else None)
+        page, following = self._page(request, found)
+        return web.json_response(
+            {
+                "kind": "compute#imageList",
+                "id": f"projects/{project}/global/images",
+                "items": [self.images.body(project, one, self.call_faults.content) for one in page],
+                **({"nextPageToken": following} if following else {}),
+                "selfLink": f"{BASE}/projects/{project}/global/images",
+            }
+        )
+
+    async def _image_get(self, request: web.Request) -> web.Response:
+        image = self.images.known(request.match_info["name"])
+        return web.json_response(self.images.body(request.match_info["project"], image, self.call_faults.content))
+
+    async def _image_insert(self, request: web.Request) -> web.Response:
+        before = len(self.images.images)
+        image = self.images.insert(
+            await request.json(), request.query.get("requestId", ""), self._disk, self.ledger,
+            fails=FaultKind.IMAGE_FAILS in self.call_faults.content,
+        )  # fmt: skip
+        return self._image_operation(request, image, "insert", fresh=len(self.images.images) > before)
+
+    async def _image_delete(self, request: web.Request) -> web.Response:
+        return self._image_operation(request, self.images.delete(request.match_info["name"]), "delete", fresh=True)
+
+    def _image_operation(self, request: web.Request, image: StoredImage, kind: str, *, fresh: bool) -> web.Response:
+        return web.json_response(
+            self.images.operation_body(request.match_info["project"], image, kind, fresh=fresh)
+        )  # fmt: skip
+
+    def _disk(self, zone: str, name: str) -> tuple[RentedMachine, str, int]:
+        """The machine of a boot disk, its architecture, and the disk's GiB."""
+        machine = self._alive(self._ids.get((zone, name), ""))
+        if machine is None:
+            raise no(404, "notFound", f"The resource 'projects/sandbox/zones/{zone}/disks/{name}' was not found")
+        return machine, TYPES[machine.instance_type].arch, boot_disk_gib(self._bodies[machine.id])
 
     # --- types
 

@@ -10,6 +10,8 @@ from deploy.sandbox.clouds.ledger import Life, RentedMachine, shown_life
 from meshd.contract.faults import FaultKind
 
 BASE = "https://www.googleapis.com/compute/v1"
+DISK_GIB = 10
+"""The least size of a boot disk."""
 
 
 def instance_body(
@@ -39,11 +41,34 @@ def instance_body(
         "scheduling": asked.get("scheduling") or {},
         "networkInterfaces": [{**nic, "accessConfigs": [access]} if _public(asked) else nic],
     }
+    if asked.get("disks"):
+        body["disks"] = [_boot_disk(zone_url, machine, asked["disks"][0])]
     if asked.get("guestAccelerators"):
         body["guestAccelerators"] = asked["guestAccelerators"]
     if FaultKind.UNKNOWN_FIELDS in content_faults:
         body |= {"novelty": {"depth": 1}, "zzList": [1, 2]}
     return body
+
+
+def boot_disk_gib(asked: Mapping[str, Any]) -> int:
+    """The size of the boot disk that a create call asks for."""
+    disk: Mapping[str, Any] = next(iter(asked.get("disks") or ()), {})
+    return int((disk.get("initializeParams") or {}).get("diskSizeGb") or DISK_GIB)
+
+
+def _boot_disk(zone_url: str, machine: RentedMachine, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The AttachedDisk. A boot disk that is not named otherwise is called like its machine."""
+    return {
+        "kind": "compute#attachedDisk",
+        "type": "PERSISTENT",
+        "mode": "READ_WRITE",
+        "source": f"{zone_url}/disks/{machine.token}",
+        "deviceName": "persistent-disk-0",
+        "index": 0,
+        "boot": bool(asked.get("boot")),
+        "autoDelete": bool(asked.get("autoDelete")),
+        "diskSizeGb": str((asked.get("initializeParams") or {}).get("diskSizeGb") or DISK_GIB),
+    }
 
 
 def number(text: str) -> str:

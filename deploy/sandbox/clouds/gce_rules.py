@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from deploy.sandbox.clouds.gce_types import ACCELERATORS, TYPES, GceType
@@ -94,7 +95,11 @@ def _problem(body: dict[str, Any], kind: GceType) -> str:
 def _name_and_labels(body: dict[str, Any]) -> str:
     if not _NAME.fullmatch(str(body.get("name", ""))):
         return "name does not match '[a-z]([-a-z0-9]{0,61}[a-z0-9])?'."
-    labels = body.get("labels") or {}
+    return label_problem(body.get("labels") or {})
+
+
+def label_problem(labels: Mapping[str, str]) -> str:
+    """What is wrong with labels; "" for nothing."""
     if len(labels) > 64:
         return "more than 64 labels."
     bad = [key for key, value in labels.items() if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value)]
@@ -113,7 +118,7 @@ def _disks(body: dict[str, Any], kind: GceType) -> str:
     if boot is None:
         return "A boot disk is required."
     made = boot.get("initializeParams") or {}
-    if not str(made.get("sourceImage", "")).startswith("projects/"):
+    if not str(made.get("sourceImage", "")).startswith(("projects/", "global/images/")):
         return "sourceImage is no image."
     disk_type = str(made.get("diskType", "")).rpartition("/")[2]
     if kind.name.startswith(_HYPERDISK_ONLY) and not disk_type.startswith("hyperdisk-"):

@@ -160,7 +160,7 @@ class CloudServer:
         self.paperspace = PaperspaceCloud(paperspace.ledger, paperspace.faults, self.host, options.paperspace_api_key)
         runpod = self.clouds["runpod"]
         self.runpod = RunpodCloud(runpod.ledger, runpod.faults, options.runpod_api_key, options.runpod_per_minute)
-        self.gce = GceCloud(self.clouds["gce"].ledger, self.clouds["gce"].faults)
+        self.gce = GceCloud(self.clouds["gce"].ledger, self.clouds["gce"].faults, options.image_s)
         admin = Admin(self.clouds, self.lambda_cloud, self.host)
         admin_app = admin.app()
         self.runpod.add_admin_routes(admin_app)

@@ -22,7 +22,7 @@ def command() -> None:
 
 
 @command.command("bake")
-@click.option("--provider", required=True, metavar="NAME", help="Where: aws.")
+@click.option("--provider", required=True, metavar="NAME", help="Where: aws or gce.")
 @click.option("--pool", default="", metavar="POOL", help="For whose machines.  [default: the provider's first pool]")
 @click.option("--region", default="", metavar="REGION", help="[default: where the pool is cheapest]")
 @click.option("--dry-run", is_flag=True, help="Only show what would be rented.")
@@ -32,7 +32,8 @@ def command() -> None:
 def bake(session: Session, *, provider: str, pool: str, region: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Rent a machine, install on it what a node needs, keep its disk as an image, and end it.
 
-    It takes some minutes; see `meshctl image list`. New machines in that region boot from the newest image.
+    It takes some minutes; see `meshctl image list`. New machines in that region boot from the newest image; on gce
+    in all regions.
     """
     request = BakeRequest(provider=provider, pool=pool, region=region, dry_run=True)
     seen = session.ask(lambda head: head.call(endpoints.BAKE_IMAGE, request))
@@ -62,7 +63,8 @@ def list_images(session: Session, *, watch: bool, as_json: bool) -> None:
             return
         for row in view.bakes:
             if row.phase in {"installing", "copying"}:
-                say(f"{row.name}: {row.phase} on {row.provider} in {row.region} since {age_of(row.since, view.at)}")
+                place = f"{row.provider} in {row.region}" if row.region else row.provider
+                say(f"{row.name}: {row.phase} on {place} since {age_of(row.since, view.at)}")
         for text in view.unread:
             say(f"not read: {text}")
         if view.images:
@@ -111,8 +113,8 @@ def _table(rows: list[ImageRow], now: datetime | None) -> Table:
         ("IMAGE", "PROVIDER", "REGION", "ARCH", "AGE", "SLURM", "TAILSCALE", "GIB", "USD/MONTH", "USED BY", "NOTE"),
         [
             (
-                row.id, row.provider, row.region, row.arch, age_of(row.created_at, now), row.slurm or "-",
-                row.tailscale or "-", "-" if row.size_gib is None else f"{row.size_gib}",
+                row.id, row.provider, row.region or "all", row.arch or "-", age_of(row.created_at, now),
+                row.slurm or "-", row.tailscale or "-", "-" if row.size_gib is None else f"{row.size_gib}",
                 "-" if row.usd_per_month is None else f"{row.usd_per_month:.2f}",
                 counted(len(row.machines), "machine") if row.machines else "-", _note(row),
             )
@@ -125,4 +127,6 @@ def _table(rows: list[ImageRow], now: datetime | None) -> Table:
 def _note(row: ImageRow) -> str:
     if row.state != "available":
         return f"{row.state}: {row.reason}" if row.reason else row.state
+    if row.reason:
+        return row.reason
     return f"stale: {row.stale}" if row.stale else "" if row.newest else "an older one"

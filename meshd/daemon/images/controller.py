@@ -18,7 +18,7 @@ from meshd.codes import EventKind, ProblemCode
 from meshd.daemon.controller import Controller
 from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.reporting import problem
-from meshd.errors import InvalidRequest, NotFound, ProviderError
+from meshd.errors import InvalidRequest, NotFound, ProviderError, Transient
 from meshd.model.freeze import Freeze
 from meshd.model.image import PARTS_TAG, SLURM_TAG, TAILSCALE_TAG, Bake, BakePhase
 from meshd.model.machine import Machine, Phase, Removal
@@ -42,6 +42,8 @@ from meshd.store.bakes import Bakes
 
 log = structlog.get_logger(__name__)
 
+REFUSED_S = 3600.0
+"""How long no machine boots from an image from which none could be made."""
 LOOK_S = 300.0
 """How often images are listed."""
 BAKING_S = 5.0
@@ -82,6 +84,8 @@ class ImageController(Controller):
         """The images of each provider, as listed last. A provider that was never listed is not in it."""
         self.unread: Mapping[str, str] = {}
         """Why the last listing of a provider failed."""
+        self._refused: Mapping[tuple[str, str], tuple[datetime, str]] = {}
+        """When no machine could be made from an image, and the cloud's words: by provider and id."""
 
     @property
     def bakers(self) -> Mapping[str, Provider]:
@@ -97,7 +101,26 @@ class ImageController(Controller):
         provider = self._providers.get(offer.provider)
         if not isinstance(provider, ImageBaker) or provider.named_image(offer):
             return ""
-        return plan.image_for(self.images.get(offer.provider, ()), offer)
+        usable = (one for one in self.images.get(offer.provider, ()) if not self.refusal(one))
+        return plan.image_for(usable, offer)
+
+    def refused(self, provider: str, image: str, words: str) -> None:
+        """See BootImages. The images are listed soon: it may have been deleted."""
+        at = self._now()
+        self._refused = {
+            **{key: one for key, one in self._refused.items() if (at - one[0]).total_seconds() < REFUSED_S},
+            (provider, image): (at, words),
+        }
+        text = f"no machine could be made from {provider} image {image}, others boot from another one: {words}"
+        self._machine_store.journal.event(at, EventKind.IMAGE, text, image=image)
+        self.wake()
+
+    def refusal(self, image: Image) -> str:
+        """Why no machine boots from an image for now; "" when they do."""
+        at, words = self._refused.get((image.provider, image.id), (None, ""))
+        if at is None or (self._now() - at).total_seconds() >= REFUSED_S:
+            return ""
+        return f"no machine could be made from it at {at:%H:%M} UTC: {words}"
 
     async def reconcile(self) -> float:
         """Make one pass. See Controller."""
@@ -173,34 +196,54 @@ class ImageController(Controller):
             await self._copy(bake, machine, late_s)
 
     async def _install(self, bake: Bake, machine: Machine, late_s: float) -> None:
+        """Some clouds show no console of a machine that is off: it stays on for a while when it is complete."""
         if machine.phase is not Phase.BOOTING:
             return  # the plan orders it
-        provider = self._providers[bake.provider]
-        seen = await provider.get(_handle(machine))
-        text = await provider.console(_handle(machine)) if isinstance(provider, Console) else ""
+        late = f"not complete within {INSTALL_MAX_S:g} s" if late_s > INSTALL_MAX_S else ""
+        try:
+            off = (await self._providers[bake.provider].get(_handle(machine))).state is InstanceState.STOPPED
+            text = "" if bake.slurm else await self._console(machine, off=off)
+        except ProviderError as error:
+            if not late:
+                raise
+            self._over(bake, BakePhase.FAILED, f"{late}, and its console cannot be read: {error}")
+            return
         if failed := plan.FAILED.search(text):
             self._over(bake, BakePhase.FAILED, failed[1])
-        elif (ready := plan.READY.search(text)) and seen.state is InstanceState.STOPPED:
-            self._bakes.change(
-                bake.name, f"its machine is complete, with Slurm {ready[1]}: {bake.provider} copies its disk",
-                self._now(), phase=BakePhase.COPYING, phase_since=self._now(), slurm=ready[1], tailscale=ready[2],
-                reason="its disk is copied",
+            return
+        if ready := plan.READY.search(text):
+            words = f"its machine is complete, with Slurm {ready[1]}"
+            bake = self._bakes.change(
+                bake.name, words, self._now(), slurm=ready[1], tailscale=ready[2], reason=words
             )  # fmt: skip
-            await self._copy(self._bakes.find(bake.name) or bake, machine, 0.0)
-        elif late_s > INSTALL_MAX_S:
-            self._over(bake, BakePhase.FAILED, f"not complete within {INSTALL_MAX_S:g} s; see its console")
+        if bake.slurm and off:
+            bake = self._bakes.change(
+                bake.name, f"its machine is off: {bake.provider} copies its disk", self._now(),
+                phase=BakePhase.COPYING, phase_since=self._now(), reason="its disk is copied",
+            )  # fmt: skip
+            await self._copy(bake, machine, 0.0)
+        elif late:
+            self._over(bake, BakePhase.FAILED, f"{late}; see its console")
+
+    async def _console(self, machine: Machine, *, off: bool) -> str:
+        """What it wrote; "" where its cloud shows no console of a machine that is off.
+
+        Raises:
+            ProviderError: the console cannot be read now.
+        """
+        provider = self._providers[machine.provider]
+        if not isinstance(provider, Console):
+            return ""
+        try:
+            return await provider.console(_handle(machine))
+        except Transient:
+            if off:
+                return ""
+            raise
 
     async def _copy(self, bake: Bake, machine: Machine, late_s: float) -> None:
         provider = self._providers[bake.provider]
         assert isinstance(provider, ImageBaker)
-        if not bake.image_id:
-            try:
-                image = await provider.create_image(ImageRequest(bake.name, _handle(machine), self._tags(bake)))
-            except (InvalidRequest, NotFound) as error:
-                self._over(bake, BakePhase.FAILED, str(error))
-                return
-            self._bakes.change(bake.name, f"{bake.provider} makes {image.id}", self._now(), image_id=image.id)
-            return
         found = next((one for one in self.images.get(bake.provider, ()) if one.name == bake.name), None)
         if found is not None and found.state is ImageState.AVAILABLE:
             self._over(bake, BakePhase.DONE, f"{found.id} is ready")
@@ -208,6 +251,21 @@ class ImageController(Controller):
             self._over(bake, BakePhase.FAILED, f"{bake.provider} could not copy the disk: {found.reason}")
         elif late_s > COPY_MAX_S:
             self._over(bake, BakePhase.FAILED, f"{bake.provider} did not copy the disk within {COPY_MAX_S / 3600:g} h")
+        elif found is None:
+            await self._create(bake, machine, provider)
+
+    async def _create(self, bake: Bake, machine: Machine, provider: ImageBaker) -> None:
+        """Have the disk copied. An image that no listing has yet is not made twice: the name leads to the first one.
+
+        Where the first call's image is not there because the cloud could not make it, the same call says so.
+        """
+        try:
+            image = await provider.create_image(ImageRequest(bake.name, _handle(machine), self._tags(bake)))
+        except (InvalidRequest, NotFound) as error:
+            self._over(bake, BakePhase.FAILED, str(error))
+            return
+        if image.id != bake.image_id:
+            self._bakes.change(bake.name, f"{bake.provider} makes {image.id}", self._now(), image_id=image.id)
 
     def _tags(self, bake: Bake) -> dict[str, str]:
         return {

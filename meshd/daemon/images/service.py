@@ -69,8 +69,9 @@ class ImageService:
         self._not_while_frozen()
         pool = self._pool(request)
         offer = self._offer(request, pool)
-        place = f"{offer.provider}/{offer.region}/{offer.arch}"
-        if other := next((b for b in self._bakes.active() if _place(b) == place), None):
+        region = "" if self._providers[offer.provider].capabilities.global_images else offer.region
+        place = _place(offer.provider, region, offer.arch)
+        if other := next((b for b in self._bakes.active() if _place(b.provider, b.region, b.arch) == place), None):
             raise Refused(
                 f"{other.name} is being made there since {other.begun_at:%H:%M} UTC", "see `meshctl image list`",
                 code=RefusalCode.IMAGE_ACTIVE,
@@ -90,7 +91,7 @@ class ImageService:
         with self._machine_store.journal.together():
             self._bakes.put(
                 Bake(
-                    name=name, provider=offer.provider, region=offer.region, arch=offer.arch,
+                    name=name, provider=offer.provider, region=region, arch=offer.arch,
                     phase=BakePhase.INSTALLING, begun_at=now, phase_since=now, script=script, parts=parts,
                     reason="its machine is ordered", by=actor.user,
                 ),
@@ -148,7 +149,7 @@ class ImageService:
                     usd_per_month=one.usd_per_month, slurm=one.tags.get(SLURM_TAG, ""),
                     tailscale=one.tags.get(TAILSCALE_TAG, ""), stale=plan.stale_words(one, wanted),
                     newest=best is not None and best.id == one.id, machines=sorted(used.get(one.id, ())),
-                    reason=one.reason,
+                    reason=self._controller.refusal(one) or one.reason,
                 )
             )  # fmt: skip
         rows.sort(key=lambda row: (row.created_at is not None, row.created_at, row.id), reverse=True)
@@ -212,9 +213,9 @@ class ImageService:
         offer = min(same, key=lambda one: (one.usd_per_hour, one.key))
         provider = self._providers[request.provider]
         assert isinstance(provider, ImageBaker)
-        if named := provider.named_image(offer):
+        if named := provider.named_image(nearest):
             raise Refused(
-                f"the settings name {named} for {offer.region} and {offer.arch}: another image would not be used",
+                f"the settings name {named} for {nearest.instance_type} in {nearest.region}: no other would be used",
                 f"take it out of providers.{request.provider}.images, and reload", code=RefusalCode.IMAGE_NAMED,
             )  # fmt: skip
         return offer
@@ -231,5 +232,5 @@ class ImageService:
         return self._machine_store.now()
 
 
-def _place(bake: Bake) -> str:
-    return f"{bake.provider}/{bake.region}/{bake.arch}"
+def _place(provider: str, region: str, arch: str) -> str:
+    return f"{provider}/{region or 'all regions'}/{arch}"

@@ -10,6 +10,7 @@ import structlog
 from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machine_store import MachineStore
+from meshd.daemon.machines.boot_images import NO_IMAGES, BootImages
 from meshd.daemon.machines.cooldowns import Cooldowns
 from meshd.daemon.machines.create_calls import CreateCalls, UserDataSource
 from meshd.daemon.machines.launch_queue import CallRates
@@ -28,7 +29,7 @@ from meshd.model.ids import UNIQUE_ALPHABET, UNIQUE_LENGTH, MachineName, PoolNam
 from meshd.model.machine import HOLDS_SLOT, FailureCause, Machine, Phase
 from meshd.model.plan import Adopt, AdoptOrphan, AskCloud, Launch, RequestMachine, Terminate, TerminateOrphan
 from meshd.plan.prices import price_words
-from meshd.provider_api import Instance, Offer, Provider
+from meshd.provider_api import Instance, Provider
 from meshd.store.join_tokens import JoinTokens
 
 log = structlog.get_logger(__name__)
@@ -51,7 +52,7 @@ class CloudSteps:
         live: LiveSettings,
         list_again: Callable[[str], None],
         at_work: Callable[[Machine], Awaitable[str]],
-        image_for: Callable[[Offer], str] = lambda _: "",
+        images: BootImages = NO_IMAGES,
         freeze: Callable[[], Freeze | None] = lambda: None,
     ) -> None:
         self._freeze = freeze
@@ -62,7 +63,7 @@ class CloudSteps:
         self._live = live
         self._list_again = list_again
         self._at_work = at_work
-        self._cooldowns = Cooldowns(machine_store, live)
+        self._cooldowns = Cooldowns(machine_store, live, images)
         self._lookup = MachineLookup(machine_store, self._cooldowns, self._known)
         self.rates = CallRates(self._spacing_s)
         self._create_calls = CreateCalls(
@@ -73,7 +74,7 @@ class CloudSteps:
             self._cooldowns,
             self.rates,
             list_again,
-            image_for,
+            images,
             freeze,
         )
 

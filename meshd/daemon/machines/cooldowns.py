@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machine_store import MachineStore
-from meshd.errors import AuthFailed, NoCapacity, NotFound, ProviderError, QuotaExceeded, RateLimited, Transient
+from meshd.daemon.machines.boot_images import NO_IMAGES, BootImages
+from meshd.errors import (
+    AuthFailed,
+    InvalidRequest,
+    NoCapacity,
+    NotFound,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+    Transient,
+)
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.machine import FailureCause, Machine
 from meshd.plan.failure_rules import QUOTA_S, Scope, Wait, rule_of
 
 RETRY_TRANSIENT_S = 10.0
+OTHER_IMAGE_S = 1.0
+"""Until a call that was refused because of its image, or may have been, goes out again with another one."""
 BLOCK_AUTH_S = 120.0
 PARTS_AFTER_S = 30.0
 """Until then other offers are asked for the whole gang of a target. Afterwards this one is asked for its machines one
@@ -19,9 +31,10 @@ by one (meshd/plan/gang_orders.py)."""
 class Cooldowns:
     """Writes cooldowns into the journal. Every method raises StoreError when it cannot be written."""
 
-    def __init__(self, machine_store: MachineStore, live: LiveSettings) -> None:
+    def __init__(self, machine_store: MachineStore, live: LiveSettings, images: BootImages = NO_IMAGES) -> None:
         self._machine_store = machine_store
         self._live = live
+        self._images = images
 
     def refused(self, machine: Machine, error: ProviderError, *, parts: bool = False) -> Cooldown:
         """After a create call that was refused: what is not asked again for a while.
@@ -45,6 +58,9 @@ class Cooldowns:
                 return machine_store.refused(offer, timing.no_capacity_cooldown_s, most_s, words)
             case QuotaExceeded():
                 return machine_store.refused(offer, QUOTA_S, most_s, words)
+            case InvalidRequest() if machine.image:
+                self._images.refused(machine.provider, machine.image, words)
+                return machine_store.paused(provider, OTHER_IMAGE_S, words, fault=False)
             case AuthFailed():
                 return machine_store.refused(provider, BLOCK_AUTH_S, BLOCK_AUTH_S, words)
         return machine_store.refused(offer, timing.breaker_cooldown_s, most_s, words)
@@ -63,6 +79,9 @@ class Cooldowns:
             words: the cloud's own.
         """
         rule = rule_of(cause)
+        if cause is FailureCause.IMAGE and machine.image:
+            self._images.refused(machine.provider, machine.image, words)
+            return
         if not rule.at_once or rule.scope is Scope.NOTHING:
             return
         timing = self._live.settings.timing

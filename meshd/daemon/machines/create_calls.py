@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from meshd.codes import EventKind
 from meshd.daemon.machine_store import MachineStore
+from meshd.daemon.machines.boot_images import NO_IMAGES, BootImages
 from meshd.daemon.machines.cooldowns import RETRY_TRANSIENT_S, Cooldowns
 from meshd.daemon.machines.launch_queue import CallRate, CallRates
 from meshd.errors import ConfigError, InvalidRequest, ProviderError, RateLimited, TailnetError, Transient, Uncertain
@@ -33,7 +34,6 @@ from meshd.provider_api import (
     ImageId,
     Instance,
     LaunchRequest,
-    Offer,
     Provider,
 )
 
@@ -80,7 +80,7 @@ class CreateCalls:
         cooldowns: writes down what is left alone after a refusal.
         rates: how fast each cloud takes calls.
         list_again: has a provider's machines listed soon.
-        image_for: the id of the image that a machine of an offer boots from; "" for the cloud's own.
+        images: says from which image a machine boots.
         freeze: the freeze that holds; None for none.
     """
 
@@ -93,7 +93,7 @@ class CreateCalls:
         cooldowns: Cooldowns,
         rates: CallRates,
         list_again: Callable[[str], None],
-        image_for: Callable[[Offer], str] = lambda _: "",
+        images: BootImages = NO_IMAGES,
         freeze: Callable[[], Freeze | None] = lambda: None,
     ) -> None:
         self._freeze = freeze
@@ -104,7 +104,7 @@ class CreateCalls:
         self._cooldowns = cooldowns
         self._rates = rates
         self._list_again = list_again
-        self._image_for = image_for
+        self._images = images
 
     async def launch(self, step: Launch) -> None:
         """Rent the machines of the step with one call.
@@ -261,7 +261,7 @@ class CreateCalls:
         text += f", one of {len(gang_machines(first.gang))} in one call" if first.gang else ""
         # A call that is repeated says the same again.
         unclear = first.phase is Phase.LAUNCHING
-        image = first.image if unclear else "" if first.baking else self._image_for(first.offer)
+        image = first.image if unclear else "" if first.baking else self._images.image_for(first.offer)
         changed: list[Machine] = []
         with self._machine_store.journal.together():
             for machine in machines:

@@ -10,6 +10,7 @@ from meshd.daemon.controller import Wakes
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.machine_store import MachineStore
+from meshd.daemon.machines.boot_images import NO_IMAGES, BootImages
 from meshd.daemon.machines.cloud_steps import CloudSteps
 from meshd.daemon.machines.controller import MachineController
 from meshd.daemon.machines.create_calls import UserDataSource
@@ -20,7 +21,7 @@ from meshd.daemon.observe.agent_reports import NodeLogs, NodeReports
 from meshd.model.desired import Desired
 from meshd.model.freeze import Freeze
 from meshd.model.observed import Snapshot
-from meshd.provider_api import Offer, Provider
+from meshd.provider_api import Provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def build(
     awake: asyncio.Event | None = None,
     followers: Sequence[Wakes] = (),
     tick_took_s: Callable[[float], object] = lambda _: None,
-    image_for: Callable[[Offer], str] = lambda _: "",
+    images: BootImages = NO_IMAGES,
     freeze: Callable[[], Freeze | None] = lambda: None,
 ) -> MachineParts:
     """Make the parts.
@@ -84,7 +85,7 @@ def build(
         awake: see MachineController.
         followers: see MachineController.
         tick_took_s: see MachineController.
-        image_for: see CreateCalls.
+        images: says from which image a machine boots.
         freeze: the freeze that holds; None for none.
     """
     awake = awake or asyncio.Event()
@@ -97,7 +98,7 @@ def build(
         live,
         list_again,
         node_steps.at_work,
-        image_for,
+        images,
         freeze,
     )
     executor = Executor(store, cloud_steps, node_steps, store.clock, awake.set, live)

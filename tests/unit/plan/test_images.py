@@ -42,6 +42,14 @@ def test_the_newest_that_is_ready_there_is_taken() -> None:
     assert newest([image(1, created_at=None), image(2)], "aws", "r1", "x86_64") == image(2)
 
 
+def test_an_image_without_a_region_is_for_all() -> None:
+    images = [image(1, region=""), image(2, region="", arch=""), image(3, region="", arch="arm64")]
+    offer = machine(Phase.READY).offer
+    assert {image_for(images, replace(offer, region=region)) for region in ("r1", "r2")} == {"ami-1"}
+    assert newest(images, "aws", "", "x86_64") == images[0], "what the list of images asks"
+    assert {one.id for one in prunable([*images, image(4, region="")], set(), [])} == {"ami-1"}
+
+
 def test_an_image_is_stale_when_versions_move() -> None:
     assert stale_words(image(1), Wanted("p1", "24.11.9")) == "", "a fix of the same release"
     assert "25.05.1" in stale_words(image(1), Wanted("p1", "25.05.1"))
@@ -79,7 +87,13 @@ def planned(state: InstanceState | None, **changes: object) -> list[object]:
     return [*plan(Desired("lab", {}, {}), [one], seen, NOW).steps]
 
 
-@pytest.mark.parametrize("state", [InstanceState.BOOTING, InstanceState.RUNNING, InstanceState.STOPPED])
+@pytest.mark.parametrize(
+    "state",
+    [
+        InstanceState.BOOTING, InstanceState.RUNNING, InstanceState.STOPPED, InstanceState.STOPPING,
+        InstanceState.TERMINATING,  # Google's word also for one that powers itself off
+    ],
+)  # fmt: skip
 def test_a_machine_of_an_image_is_left_alone_while_it_installs_and_when_it_is_off(state: InstanceState) -> None:
     assert planned(state) == []
 
