@@ -89,6 +89,10 @@ PREVIEW: Read[s.ScaleRequest, s.PlanView] = Read(
     "What meshd would do after that request. Changes nothing.",
     refusals=(Unknown, Refused),
 )  # fmt: skip
+JOBS: Read[s.JobsQuery, s.JobsView] = Read(
+    "jobs", "GET", "/v1/jobs", s.JobsQuery, s.JobsView,
+    "Slurm's queue in the partitions of the pools and of the head, as it was read last.",
+)  # fmt: skip
 OFFERS: Read[s.OffersQuery, s.OffersView] = Read(
     "offers", "GET", "/v1/offers", s.OffersQuery, s.OffersView,
     "What the enabled clouds rent, as meshd read it last; with `refresh` meshd reads them first. `sources` has the "
@@ -261,7 +265,7 @@ RENEW_NODE_TOKENS: Write[s.TokenRenewalRequest, s.TokenRenewalView] = Write(
 )  # fmt: skip
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
-    STATUS, NODES, PLAN, PREVIEW, OFFERS, EXPLAIN, EVENTS, COST, LOGS, AUDIT, DOCTOR, VERSION, CALLER,
+    STATUS, NODES, JOBS, PLAN, PREVIEW, OFFERS, EXPLAIN, EVENTS, COST, LOGS, AUDIT, DOCTOR, VERSION, CALLER,
     SCALE, DRAIN, UNDRAIN, REMOVE, FREEZE, THAW, HOSTS, INVITE, IMAGES, BAKE_IMAGE, PRUNE_IMAGES, RELOAD,
     PRICES, REFRESH_PRICES,
     AUTH_KEY_ROTATION, ROTATE_AUTH_KEY, ABORT_AUTH_KEY_ROTATION, WAIVE_AUTH_KEY_NODE,

@@ -25,6 +25,7 @@ COMMANDS = (
     "prices",
     "cost",
     "status",
+    "top",
     "nodes",
     "explain",
     "events",

@@ -30,6 +30,12 @@ def slot_order(slot: str) -> tuple[str, int]:
     return pool, int(number) if number.isdigit() else 0
 
 
+def job_order(job: str) -> tuple[int, str]:
+    """A sort key: job ids by number, an array's tasks after each other."""
+    number = job.partition("_")[0]
+    return (int(number) if number.isdigit() else 0), job
+
+
 def machine_name(cluster: str, slot: str, unique: str) -> MachineName:
     """A machine's name, used once: also its idempotency token, its name tag at the cloud and its tailnet hostname."""
     return MachineName(f"{cluster}-{slot}-{unique}")

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from meshd.model.desired import Pool
-from meshd.model.ids import slot_index
+from meshd.model.ids import job_order, slot_index
 from meshd.model.machine import COUNTS_AS_SUPPLY, HOLDS_SLOT, Machine, Phase, Removal
 from meshd.model.observed import SlurmNode, SlurmView
 from meshd.plan.fitness import OURS
@@ -200,14 +200,8 @@ def _gangs(
         there = tuple(at[slot] for slot in sorted(theirs) if slot in at)
         soon = frozenset(taken.intersection(slots))
         moving = tuple(m for m in machines if m.slot in theirs and _moves_as_node(m, given))
-        found.append(Gang(tuple(sorted(members, key=_job_order)), tuple(slots), soon, there, moving))
-    return (*sorted(found, key=lambda gang: _job_order(gang.jobs[0])), *alone)
-
-
-def _job_order(job: str) -> tuple[int, str]:
-    """A sort key: job ids by number, an array's tasks after each other."""
-    number = job.partition("_")[0]
-    return (int(number) if number.isdigit() else 0), job
+        found.append(Gang(tuple(sorted(members, key=job_order)), tuple(slots), soon, there, moving))
+    return (*sorted(found, key=lambda gang: job_order(gang.jobs[0])), *alone)
 
 
 @dataclass(slots=True)

@@ -39,6 +39,7 @@ from meshd.api.schema.images import (
     PruneAnswer,
     PruneRequest,
 )
+from meshd.api.schema.jobs import JOBS_MAX, JobRow, JobsQuery, JobsView
 from meshd.api.schema.key_rotation import (
     AbortRotationRequest,
     KeyRow,
@@ -83,6 +84,7 @@ from meshd.api.schema.token_renewal import TokenNodeRow, TokenRenewalRequest, To
 
 __all__ = [
     "DOCUMENTS",
+    "JOBS_MAX",
     "SCHEMA_VERSION",
     "AbortRotationRequest",
     "AllReduceRow",
@@ -127,6 +129,9 @@ __all__ = [
     "InitView",
     "InviteAnswer",
     "InviteRequest",
+    "JobRow",
+    "JobsQuery",
+    "JobsView",
     "KeyRow",
     "LogRow",
     "LogsQuery",
@@ -194,6 +199,8 @@ DOCUMENTS: tuple[type[BaseModel], ...] = (
     PruneRequest,
     BakeRequest,
     NodesView,
+    JobsQuery,
+    JobsView,
     PlanView,
     OffersView,
     CostView,

@@ -14,6 +14,7 @@ from meshd.daemon.head_api.audit import AuditService
 from meshd.daemon.head_api.events import EventService
 from meshd.daemon.head_api.explain import ExplainService
 from meshd.daemon.head_api.freeze import FreezeService
+from meshd.daemon.head_api.jobs import JobService
 from meshd.daemon.head_api.logs import LogService
 from meshd.daemon.head_api.machines import MachineService
 from meshd.daemon.head_api.offers import OfferService
@@ -94,6 +95,7 @@ class HeadService:
             state, live, slurm_files=slurm_files, slurm_ping=slurm_ping, report=report,
             tailnet=tailnet, head_node=head_node, usd_so_far=costs.usd_so_far,
         )  # fmt: skip
+        self._jobs = JobService(state, live, head_node)
         self._hosts = hosts
         self._images = images
         self._freezes = freezes
@@ -117,6 +119,7 @@ class HeadService:
         table = Handlers()
         table.read(e.STATUS, self._status.status)
         table.read(e.NODES, self._status.nodes)
+        table.read(e.JOBS, self._jobs.jobs)
         table.read(e.VERSION, self._status.version)
         table.read(e.PLAN, self._scale.plan)
         table.read(e.PREVIEW, self._scale.preview)

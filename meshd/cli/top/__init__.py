@@ -1,0 +1,1 @@
+"""`meshctl top`: a live view of the cluster in a terminal."""

@@ -1,0 +1,138 @@
+"""What opens over the tables: a node or job explained, the logs of a node, and a question."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.console import Group
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Footer, Input, RichLog, Static
+
+from meshd.api import endpoints
+from meshd.api.schema import ExplainQuery, LogsQuery
+from meshd.cli.client import HeadClient
+from meshd.cli.commands.logs import FOLLOW_S, new_lines
+from meshd.cli.errors import CliError
+from meshd.cli.render.explain import explain
+from meshd.cli.render.terminal import clean_text
+
+LOG_LINES = 500
+_LOG_MAX = 5000
+_BACK: list[BindingType] = [Binding("escape,q,left", "dismiss", "Back")]
+
+
+class ExplainScreen(Screen[None]):
+    """What `meshctl explain` says of a subject, asked for again every few seconds.
+
+    Args:
+        head: the daemon.
+        subject: a machine, slot, pool or job.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = _BACK
+
+    def __init__(self, head: HeadClient, subject: str) -> None:
+        super().__init__()
+        self._head, self._subject = head, subject
+
+    def compose(self) -> ComposeResult:
+        """The text, and the keys."""
+        with VerticalScroll():
+            yield Static(id="text")
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Ask at once."""
+        self.query_one(VerticalScroll).focus()
+        self._ask()
+        self.set_interval(FOLLOW_S, self._ask)
+
+    def _ask(self) -> None:
+        self.run_worker(self._answer(), exclusive=True)
+
+    async def _answer(self) -> None:
+        try:
+            view = await self._head.call(endpoints.EXPLAIN, ExplainQuery(subject=self._subject))
+        except CliError as error:
+            self.query_one("#text", Static).update(clean_text(f"{error.message}\n{error.cure}", "bold red"))
+            return
+        self.query_one("#text", Static).update(Group(*explain(view)))
+
+
+class LogScreen(Screen[None]):
+    """The logs of a machine as they grow.
+
+    Args:
+        head: the daemon.
+        machine: its name.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = _BACK
+
+    def __init__(self, head: HeadClient, machine: str) -> None:
+        super().__init__()
+        self._head, self._machine = head, machine
+        self._seen: dict[str, list[str]] = {}
+        self._shown = self._fault = ""
+
+    def compose(self) -> ComposeResult:
+        """The lines, and the keys."""
+        yield RichLog(max_lines=_LOG_MAX, wrap=True, markup=False)
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Ask at once."""
+        self.query_one(RichLog).focus()
+        self._ask()
+        self.set_interval(FOLLOW_S, self._ask)
+
+    def _ask(self) -> None:
+        self.run_worker(self._answer(), group="logs", exclusive=True)
+
+    async def _answer(self) -> None:
+        log = self.query_one(RichLog)
+        try:
+            view = await self._head.call(endpoints.LOGS, LogsQuery(machine=self._machine, lines=LOG_LINES))
+        except CliError as error:
+            if error.message != self._fault:
+                log.write(clean_text(f"{error.message}\n{error.cure}", "bold red"))
+            self._fault = error.message
+            return
+        self._fault = ""
+        for row in view.logs:
+            lines = row.text.splitlines()
+            new = new_lines(self._seen.get(row.part, []), lines)
+            self._seen[row.part] = lines
+            if new and self._shown != row.part:
+                log.write(clean_text(f"==> {row.part} <==", "bold"))
+                self._shown = row.part
+            for line in new:
+                log.write(clean_text(line))
+
+
+class AskScreen(ModalScreen[str | None]):
+    """Asks for one line of text. Its result is None after Escape.
+
+    Args:
+        question: what to ask.
+        answer: what stands there at first.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Back")]
+
+    def __init__(self, question: str, answer: str = "") -> None:
+        super().__init__()
+        self._question, self._first = question, answer
+
+    def compose(self) -> ComposeResult:
+        """The question above the line."""
+        with Vertical(id="ask"):
+            yield Static(clean_text(self._question))
+            yield Input(self._first)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Enter was pressed."""
+        self.dismiss(event.value)
