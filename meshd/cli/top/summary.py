@@ -9,6 +9,7 @@ from rich.text import Text
 
 from meshd.api.schema import BudgetRow, GpuLoadRow, ProblemView, StatusView
 from meshd.cli.render.shorten import merge_messages, merge_problems, shorten
+from meshd.cli.render.status import frozen
 from meshd.cli.render.terminal import age, clean_text, severity, usd
 from meshd.cli.top.board import Board
 from meshd.plaintext import counted
@@ -21,7 +22,7 @@ _LATE_S = 30.0
 
 
 def summary(board: Board, now: datetime) -> Text:
-    """Two lines: the cluster and its GPUs; money and jobs. A third one while meshd or one of its sources is silent.
+    """Two lines: the cluster and its GPUs; money and jobs. A freeze comes first, and what is silent last.
 
     Args:
         board: what is known.
@@ -30,7 +31,8 @@ def summary(board: Board, now: datetime) -> Text:
     status = board.status
     if status is None:
         return clean_text(board.error or "asking meshd ...", "bold red" if board.error else "")
-    lines = [_cluster(board, status), _money(board, status)]
+    lines = [clean_text(frozen(status.freeze), "bold red")] if status.freeze else []
+    lines += [_cluster(board, status), _money(board, status)]
     if silent := ", ".join(_silent(board, status, now)):
         lines.append(clean_text(silent, "bold red"))
     return Text("\n").join(lines)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from meshd.api.schema import (
     BudgetRow,
     CostView,
+    FreezeView,
     GpuLoadRow,
     HeadNodeRow,
     JobRow,
@@ -110,6 +111,8 @@ def test_the_summary_says_what_is_silent() -> None:
     assert summary(silent, NOW).plain.splitlines()[2] == "meshd does not answer for 7s: meshd is not running"
     assert "not running" in summary(Board(error="meshd is not running"), NOW).plain
     assert summary(Board(), NOW).plain
+    freeze = FreezeView(since=NOW, by="root", reason="audit")
+    assert summary(replace(BOARD, status=STATUS.model_copy(update={"freeze": freeze})), NOW).plain.startswith("FROZEN")
 
 
 def test_the_summary_has_the_limit_with_the_least_left() -> None:
