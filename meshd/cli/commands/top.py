@@ -7,6 +7,7 @@ import sys
 import click
 
 from meshd.cli.errors import CliError, ExitCode
+from meshd.cli.params.values import WholeNumber
 from meshd.cli.session import Session
 
 KEYS = """\b
@@ -23,11 +24,11 @@ Keys:
 
 @click.command("top", epilog=KEYS)
 @click.option(
-    "--every", "every_s", metavar="SECONDS", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True,
+    "--every", "every_s", metavar="SECONDS", type=WholeNumber(1, 3600), default=2, show_default=True,
     help="How often to ask meshd.",
 )  # fmt: skip
 @click.pass_obj
-def command(session: Session, *, every_s: float) -> None:
+def command(session: Session, *, every_s: int) -> None:
     """Show pools, nodes, jobs, money and events live.
 
     It needs a terminal of 80 columns; wider ones show more. Elsewhere use `meshctl status`.

@@ -76,7 +76,7 @@ def _events(query: EventsQuery) -> EventsView:
 
 @asynccontextmanager
 async def running(
-    socket: Path, size: tuple[int, int] = (80, 24), client: type[HeadClient] = HeadClient, every_s: float = 0.1
+    socket: Path, size: tuple[int, int] = (80, 24), client: type[HeadClient] = HeadClient, every_s: float = 0.5
 ) -> AsyncIterator[tuple[TopApp, Pilot[None]]]:
     async with client(socket) as head:
         app = TopApp(head, every_s=every_s)
