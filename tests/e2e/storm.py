@@ -7,11 +7,12 @@ about the jobs that it sent back.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -339,12 +340,27 @@ def slot_of(machine: RentedMachine) -> str:
     return machine.token.removeprefix(f"{CLUSTER}-").rpartition("-")[0]
 
 
-def doubled(machines: list[RentedMachine]) -> list[str]:
-    """The machines that were rented for a slot whose machine before nobody had ordered to end."""
+def given_up(events: Iterable[Mapping[str, str]]) -> dict[str, float]:
+    """When meshd wrote that it ends each machine, by name."""
+    return {
+        event["machine"]: datetime.fromisoformat(event["at"]).timestamp()
+        for event in events
+        if event["kind"] == "phase" and event["text"].startswith("terminating")
+    }
+
+
+def doubled(machines: list[RentedMachine], orders: Mapping[str, float]) -> list[str]:
+    """The machines that were rented for a slot whose machine before still had it.
+
+    Args:
+        machines: the clouds'.
+        orders: by name, when meshd wrote that it ends the machine. The call may come later: a cloud limits calls.
+    """
     found = []
     for slot in {slot_of(m) for m in machines}:
         mine = sorted((m for m in machines if slot_of(m) == slot), key=lambda m: m.created_at)
-        found += [f"{a.token} and {b.token}" for a, b in pairwise(mine) if b.created_at < _end(a)]
+        ends = {a.token: min(_end(a).timestamp(), orders.get(a.token, math.inf)) for a in mine}
+        found += [f"{a.token} and {b.token}" for a, b in pairwise(mine) if b.created_at.timestamp() < ends[a.token]]
     return found
 
 

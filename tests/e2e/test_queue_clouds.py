@@ -276,7 +276,7 @@ async def test_a_gang_of_four_where_the_cheapest_place_has_three(
         f"4 nodes, {first} has 3: {len(vain)} machines there for {sum(paid):.0f} s in all, all four at {other} "
         f"ordered {took.created:.1f} s and RUNNING {took.running:.1f} s after submit"
     )
-    assert not doubled([*vain, *made[other]]), "a slot has one machine at a time"
+    assert not doubled([*vain, *made[other]], {}), "a slot has one machine at a time"
     await lab.completed(job)
     await lab.nothing_left()
 
