@@ -90,6 +90,7 @@ def lay_out(spec: MachineSpec, address: str, root: Path) -> None:
     """
     # GCE's images name the service so; where no name server is, this is all that does.
     more = f"{METADATA} metadata.google.internal metadata\n" if spec.labels.get("cloud") == "gce" else ""
+    more += "".join(f"{where} {name}\n" for name, where in spec.names.items())
     names = f"127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n{address} {spec.name}\n{more}"
     files = {"usr/share/sandbox/gpus.json": json.dumps(gpu_table(spec))}
     if spec.owned:
@@ -103,6 +104,8 @@ def lay_out(spec: MachineSpec, address: str, root: Path) -> None:
             ),
             "var/lib/cloud/seed/nocloud/user-data": spec.user_data,
         }
+        if spec.certificate:
+            files["etc/ssl/certs/ca-certificates.crt"] = spec.certificate
     if spec.clock_offset_s:
         files["etc/clock-offset"] = f"{spec.clock_offset_s}\n"
         files["etc/ld.so.preload"] = "/usr/lib/sandbox/clockshift.so\n"

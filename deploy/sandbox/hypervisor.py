@@ -66,6 +66,8 @@ class MachineSpec:
         pod: makes it a container; None: a machine that boots systemd.
         owned: makes it somebody's own; None: a cloud's.
         keeps_disk: what it has written is there when it is off, so that an image can be made of it.
+        names: of a cloud's machine that boots: hosts that it can look up besides, each with its address.
+        certificate: of such a machine: of a server that it trusts, in PEM; "": as its image.
     """
 
     name: str
@@ -79,6 +81,8 @@ class MachineSpec:
     pod: Pod | None = None
     owned: Owned | None = None
     keeps_disk: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    certificate: str = field(default="", repr=False)
 
 
 class Hypervisor(Protocol):

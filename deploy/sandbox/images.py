@@ -18,6 +18,7 @@ An image is a stack of directories, topmost first, which overlayfs joins when a 
     base        Debian of one suite with systemd, cloud-init, Slurm and munge
 
 The image SUITE-stock-pod has nothing of that. It is like those that a cloud offers: a small Debian with Python.
+SUITE-stock is the same for machines that boot: Debian with systemd, cloud-init and Python.
 
 The image SUITE-plain is for machines that no cloud made: Debian with systemd, and stand-ins for GPUs. It lacks Python,
 cloud-init, tailscale, Slurm and munge.
@@ -50,7 +51,7 @@ POD = "-pod"
 """What the name of a pod's image ends with."""
 
 STOCK = "-stock"
-"""What the name of a pod's image has before `POD` that a cloud offers to everybody."""
+"""What the name of an image ends with that a cloud offers to everybody; that of a pod's image has `POD` after it."""
 
 PLAIN = "-plain"
 """What the name of an image ends with whose machines somebody owns: no cloud made them."""
@@ -71,6 +72,9 @@ PLAIN_PACKAGES = (
     *("curl", "iproute2", "iputils-ping", "nftables", "openssh-server", "procps"),
 )
 """What a small installation of Debian has on a machine of its owner."""
+
+CLOUD_PACKAGES = (*PLAIN_PACKAGES, "ca-certificates", "cloud-init", "iptables", "netcat-openbsd", "python3")
+"""What a cloud's own image has for machines that boot."""
 
 TORCH_PACKAGES = (
     *("python3-torch", "openmpi-bin", "python3-mpi4py"),
@@ -206,7 +210,7 @@ class MachineImage:
 
 async def image_by_name(name: str) -> MachineImage:
     """The image that a machine's spec names: one of `SUITES`, with or without `TORCH`, `POD` or both, or `UML`, or
-    `PLAIN`; or of a head: `HEAD`, with or without `UML`, or `HEAD_MLFLOW`.
+    `PLAIN`, or `STOCK`; or of a head: `HEAD`, with or without `UML`, or `HEAD_MLFLOW`.
 
     Raises:
         ValueError: there is no such image.
@@ -214,6 +218,8 @@ async def image_by_name(name: str) -> MachineImage:
     """
     if name.endswith(UML):
         return await ensure_uml_image(name)
+    if name.endswith(STOCK):
+        return await ensure_cloud_image(name)
     if name.endswith(PLAIN):
         return await ensure_plain_image(name)
     if name in {HEAD, HEAD_MLFLOW}:
@@ -381,6 +387,29 @@ async def ensure_plain_image(name: str) -> MachineImage:
     return MachineImage(name, (await _ensure_plain_config(), await _ensure_hardware(), await ensure_plain(suite)))
 
 
+async def ensure_cloud_image(name: str) -> MachineImage:
+    """The image `name` ("trixie-stock"). Raises ValueError where there is no such image, CommandError as a build."""
+    suite = name.removesuffix(STOCK)
+    if suite not in SUITES:
+        raise ValueError(f"no image {name!r}: there are {', '.join(SUITES)}, each with {STOCK} appended")
+    config = await _ensure_config(tailscaled=False)
+    files = (await _ensure_plain_config(), config, await _ensure_share(), await _ensure_hardware())
+    return MachineImage(name, (*files, await ensure_cloud(suite)))
+
+
+async def ensure_cloud(suite: str) -> Path:
+    """The lowest layer of a cloud's own image of one Debian suite."""
+    builder = _IMAGE / "build_stock.sh"
+    key = cache.recipe_key(suite, platform.machine(), builder.read_bytes(), *CLOUD_PACKAGES)
+
+    async def build(root: Path) -> None:
+        log = cache.log_file(f"image-{suite}-cloud")
+        async with step(f"image {suite}{STOCK} (a Debian with cloud-init)", log):
+            await _with_apt("build_stock.sh", [root, suite], suite, CLOUD_PACKAGES, log)
+
+    return await cache.ensure("images", f"{suite}-cloud", key, build)
+
+
 async def ensure_plain(suite: str) -> Path:
     """The lowest layer of the plain image of one Debian suite."""
     builder = _IMAGE / "build_stock.sh"
@@ -526,14 +555,18 @@ async def _with_apt(builder: str, words: Sequence[str | Path], suite: str, packa
             )
 
 
-async def _ensure_config() -> Path:
+async def _ensure_config(*, tailscaled: bool = True) -> Path:
+    """What machines of clouds have besides their packages. `tailscaled`: they have it, and it starts when they boot."""
     files = FILES
-    parts = [Path(__file__).read_bytes(), *trees.contents(files)]
+    parts = [Path(__file__).read_bytes(), str(tailscaled), *trees.contents(files)]
 
     async def build(root: Path) -> None:
         trees.copy(files, root)
         units = root / "etc/systemd/system"
         _mask(units)
+        if not tailscaled:
+            (root / "usr/lib/systemd/system/tailscaled.service").unlink()
+            return
         wanted = units / "multi-user.target.wants"
         wanted.mkdir(parents=True)
         (wanted / "tailscaled.service").symlink_to("/usr/lib/systemd/system/tailscaled.service")

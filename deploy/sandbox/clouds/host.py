@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,10 @@ class Host:
 
     def __init__(self, hypervisor: Hypervisor) -> None:
         self.boot_defaults = BootDefaults()
+        self.names: Mapping[str, str] = {}
+        """Hosts that the next machines that boot can look up, each with its address."""
+        self.certificate = ""
+        """Of a server that they trust, in PEM."""
         self._hypervisor = hypervisor
         self._loop = asyncio.get_running_loop()
         self._last: dict[str, asyncio.Task[None]] = {}

@@ -261,6 +261,8 @@ class Ledger:
             missing_gpus=min(defaults.missing_gpus, machine.gpus),
             labels={"cloud": self.cloud, "id": machine.id},
             pod=machine.pod and replace(machine.pod, hard_nat=defaults.hard_nat),
+            names=self._host.names,
+            certificate=self._host.certificate,
         )
 
         def on_up(address: str) -> None:
