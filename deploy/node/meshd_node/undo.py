@@ -22,9 +22,10 @@ from .parse import plain
 from .paths import Paths
 from .record import Log, Record
 from .root_path import others_decide
-from .snapshot import ABSENT, DIRECTORY, FILE, Snapshot, put, take, text_of
+from .snapshot import ABSENT, DIRECTORY, FILE, LINK, Snapshot, put, take, text_of
 
 _MOUNTED = "something is mounted there: it stays"
+_TYPES = {FILE: stat.S_IFREG, DIRECTORY: stat.S_IFDIR, LINK: stat.S_IFLNK}
 TEXT_MAX_B = 4 * 1024 * 1024
 
 WHOLE = ("etc/munge", "var/lib/munge", "var/log/munge", "var/log/slurm", "var/spool/slurmd", "var/lib/slurm",
@@ -68,6 +69,8 @@ def take_back(before: Before, layer: str, paths: Paths, skip: Callable[[str], bo
 def _one(before: Before, log: Log, record: Record, paths: Paths) -> str:
     """Take one record back; why not, or ""."""
     path, was = Path(record.path), record.before
+    if record.after is not None and _only_owner(was, record.after):
+        return _own(path, was, record.after)
     if place := others_decide(path.parent):
         return f"others than root may exchange {place}"
     now = take(path)
@@ -88,6 +91,57 @@ def _one(before: Before, log: Log, record: Record, paths: Paths) -> str:
     log.restate(record, merged, now)  # so that it is not merged again after an interruption
     put(path, merged, before.store)
     return ""
+
+
+def _only_owner(was: Snapshot, after: Snapshot) -> bool:
+    """Whether a change gave something to another owner and did nothing else."""
+    return was.kind != ABSENT and was != after and replace(after, uid=was.uid, gid=was.gid) == was
+
+
+def _own(path: Path, was: Snapshot, after: Snapshot) -> str:
+    """Give what is at a path its owner back, in a user's directory too; why not, or "".
+
+    A user may exchange any part of the path meanwhile. So this follows no link, and what it looks at is what it gives:
+    it has it open. It gives nothing but what belongs to whom meshd gave it. Set-id bits do not come back, since the
+    user may have changed the program.
+    """
+    try:
+        fd = _open_exactly(path)
+    except FileNotFoundError:
+        return "somebody has removed it since"
+    except OSError as error:
+        return f"a part of its path is not what it was: {error.strerror}"
+    try:
+        now = os.fstat(fd)
+        if stat.S_IFMT(now.st_mode) != _TYPES.get(was.kind, stat.S_IFMT(now.st_mode)):
+            return "it is something else now: it stays"
+        if (now.st_uid, now.st_gid) == (was.uid, was.gid):
+            return ""
+        if (now.st_uid, now.st_gid) != (after.uid, after.gid):
+            return "somebody has given it to another owner since: it stays"
+        os.chown(f"/proc/self/fd/{fd}", was.uid, was.gid)  # exactly what is open, were it a link
+    finally:
+        os.close(fd)
+    return ""
+
+
+def _open_exactly(path: Path) -> int:
+    """Open what is at an absolute path, to look at it and not to read it. No part of the path may be a link.
+
+    Raises:
+        OSError: it is not there, or a directory of the path is a link now.
+    """
+    fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for part in path.parts[1:-1]:
+        try:
+            inner = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = inner
+    try:
+        return os.open(path.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+    finally:
+        os.close(fd)
 
 
 def _merged(before: Before, record: Record, path: Path, now: Snapshot) -> Snapshot | None:

@@ -245,6 +245,105 @@ def test_in_the_directory_of_a_user_no_link_is_followed(root: Path) -> None:
     assert passwd.read_text().startswith("root:")
 
 
+MOVE_HOME = """
+from meshd_node.account_homes import Homes
+from meshd_node.account_merge import Move
+Homes(Paths(root), {}, ()).move(Move("owner", "/home/owner", (1000, 59999), (1000, 59999)))
+"""
+"""The account `owner` gets another number, with its files."""
+
+
+def owner_of(path: Path) -> tuple[int, int]:
+    found = path.lstat()
+    return found.st_uid, found.st_gid
+
+
+@pytest.fixture
+def home(root: Path) -> Path:
+    """The home of 1000, with files in it at any depth, links, and a file of another's."""
+    if os.geteuid() != 0:
+        pytest.skip("to give files away needs root")
+    home = root / "home/owner"
+    (home / ".config/a/b").mkdir(parents=True)
+    (home / ".ssh").mkdir(mode=0o700)
+    (home / ".ssh/authorized_keys").write_text("ssh-ed25519 key\n")
+    (home / ".config/a/b/deep").write_text("deep\n")
+    (home / ".config/a/b/plain").write_text("plain\n")
+    (home / "hard").hardlink_to(home / ".config/a/b/deep")
+    (home / ".config/a/passwd").symlink_to(root / "etc/passwd")
+    (home / "etc").symlink_to(root / "etc")
+    for directory, names, files in os.walk(home):
+        for name in (".", *names, *files):
+            os.chown(Path(directory, name), 1000, 1000, follow_symlinks=False)
+    (home / ".config/a/of-root").write_text("root's\n")
+    return home
+
+
+def test_the_files_of_an_account_with_another_number_come_back_at_any_depth(root: Path, home: Path) -> None:
+    was = manifest(root)
+    change(root, MOVE_HOME)
+    assert owner_of(home / ".config/a/b/deep") == owner_of(home / ".config/a/passwd") == (59999, 59999)
+    assert owner_of(root / "etc/passwd") == (0, 0)
+    assert back(root) == []
+    assert manifest(root) == was
+
+
+def test_files_come_back_though_their_text_and_rights_are_others_now(root: Path, home: Path) -> None:
+    change(root, MOVE_HOME)
+    (home / ".ssh/authorized_keys").write_text("another key\n")
+    home.chmod(0o711)
+    assert back(root) == []
+    assert owner_of(home) == owner_of(home / ".ssh/authorized_keys") == (1000, 1000)
+    assert (home / ".ssh/authorized_keys").read_text() == "another key\n"
+    assert home.stat().st_mode & 0o777 == 0o711
+
+
+def test_what_a_user_put_in_the_way_is_not_given_away(root: Path, home: Path) -> None:
+    change(root, MOVE_HOME)
+    plain, keys = home / ".config/a/b/plain", home / ".ssh/authorized_keys"
+    plain.unlink()
+    plain.hardlink_to(root / "etc/passwd")
+    keys.unlink()
+    keys.symlink_to(root / "etc/passwd")
+    left = back(root)
+    assert owner_of(root / "etc/passwd") == (0, 0)
+    assert owner_of(home / "hard") == (1000, 1000)
+    assert {line.partition(":")[0] for line in left} == {str(plain), str(keys)}
+
+
+@pytest.mark.parametrize("kind", ["link", "directory"])
+def test_a_directory_that_is_exchanged_while_root_gives_files_back(
+    root: Path, home: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(root, MOVE_HOME)
+    other = root / "other/b"
+    other.mkdir(parents=True)
+    (other / "deep").write_text("root's\n")
+    real = os.open
+
+    def exchange(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        """The user acts when root has the directory above open."""
+        if path == "b" and dir_fd is not None and not (home / "aside").exists():
+            (home / ".config/a").rename(home / "aside")
+            if kind == "link":
+                (home / ".config/a").symlink_to(root / "other")
+                (home / "aside/b").rename(home / "aside/old")
+                (home / "aside/b").symlink_to(other)
+            else:
+                (root / "other").rename(home / ".config/a")
+                (home / "aside/b").rename(home / "aside/old")
+                (home / ".config/a/b").rename(home / "aside/b")
+        return real(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", exchange)
+    left = back(root)
+    moved = (other if kind == "link" else home / "aside/b") / "deep"
+    assert moved.read_text() == "root's\n"
+    assert owner_of(moved) == (0, 0)
+    assert any(line.startswith(str(home / ".config/a/b")) for line in left)
+    assert owner_of(home / ".ssh/authorized_keys") == (1000, 1000)
+
+
 def test_a_tree_is_removed_without_what_is_linked_into_it(root: Path) -> None:
     keep = root / "etc/keep"
     keep.mkdir()
