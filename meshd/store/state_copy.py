@@ -44,9 +44,10 @@ FILES = re.compile(
 """What is copied."""
 LEFT_BEHIND = re.compile(
     r"journal\.db-(wal|shm)|journal\.lock|journal\.db\.form-[0-9]+|(logs|prices|slurm)/.+"
-    rf"|({PREFIX}|{re.escape(UNFINISHED)})[^/]+/.+|(.+/)?\.[^/]+"
+    rf"|({PREFIX}|{re.escape(UNFINISHED)})[^/]+/.+|(.+/)?\.[^/]+|tailscaled?\.log\.conf"
 )
-"""What a new head can do without: logs, prices, what meshd last wrote for Slurm, files that were not finished."""
+"""What a new head can do without: logs, prices, what meshd last wrote for Slurm, files that were not finished, and the
+id of its logs that a program of tailscale leaves in its home."""
 FILE_MAX_BYTES = 16 << 20
 """Of each file but the journal."""
 
