@@ -139,16 +139,23 @@ class Gce:
 
     async def snapshots(self) -> list[Row]:
         """snapshots.list, all pages."""
-        return await self._global("SnapshotsClient", "ListSnapshotsRequest", "snapshotList")
+        return await self._global("SnapshotsClient", "ListSnapshotsRequest", "snapshotList", "", dict, "billed")
 
-    async def _global(self, client_name: str, request_name: str, kind: str) -> list[Row]:
-        def call(sdk: Sdk) -> list[Row]:
-            client = self._client(sdk, client_name)
-            request = getattr(sdk.compute, request_name)(project=self._project, max_results=PAGE)
-            pages = [self._row(sdk, page, kind, "billed") for page in self._pages(client.list, request)]
-            return [row for page in pages for row in page.get("items") or ()]
+    async def _global(
+        self, client_name: str, request_name: str, kind: str, wanted: str, read: Callable[[Row], R], operation: str
+    ) -> list[R]:
+        """What a `list` of the whole project has: all pages, or an error."""
 
-        return await self._do(call, "billed")
+        def call(sdk: Sdk) -> list[R]:
+            client, found = self._client(sdk, client_name), list[R]()
+            request = getattr(sdk.compute, request_name)(project=self._project, filter=wanted, max_results=PAGE)
+            for page in self._pages(client.list, request):
+                row = self._row(sdk, page, kind, operation)
+                _must_be_complete(row, operation)
+                found += [read(one) for one in row.get("items") or ()]
+            return found
+
+        return await self._do(call, operation)
 
     async def insert_image(self, body: Row, request_id: str) -> Row:
         """images.insert; returns the operation."""
@@ -174,17 +181,7 @@ class Gce:
 
     async def images(self, wanted: str, read: Callable[[Row], R], operation: str = "images") -> list[R]:
         """images.list by filter: all pages, or an error. To save memory, `read` converts each image as it comes."""
-
-        def call(sdk: Sdk) -> list[R]:
-            client, found = self._client(sdk, "ImagesClient"), list[R]()
-            request = sdk.compute.ListImagesRequest(project=self._project, filter=wanted, max_results=PAGE)
-            for page in self._pages(client.list, request):
-                row = self._row(sdk, page, "imageList", operation)
-                _must_be_complete(row, operation)
-                found += [read(one) for one in row.get("items") or ()]
-            return found
-
-        return await self._do(call, operation)
+        return await self._global("ImagesClient", "ListImagesRequest", "imageList", wanted, read, operation)
 
     async def delete_image(self, name: str) -> Row:
         """images.delete; returns the operation."""
