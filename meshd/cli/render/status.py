@@ -130,13 +130,16 @@ def _machines(pool: PoolView) -> str:
     return f"{phases}; {pool.pods} {verb}" if pool.pods else phases
 
 
-def _problem(problem: ProblemView, now: datetime, *, verbose: bool) -> list[RenderableType]:
+def problem_line(problem: ProblemView, now: datetime, *, verbose: bool = False) -> Text:
+    """A problem on one line, without its cure; with `verbose` in full."""
     about = f"{problem.machine or problem.pool}: " if problem.machine or problem.pool else ""
     since = f" (for {age((now - problem.since).total_seconds())})" if problem.since else ""
     words = problem.text if verbose else shorten(merge_messages(problem.text))
-    parts: list[RenderableType] = [
-        Text.assemble("\n", severity(problem.severity), clean_text(f": {about}{words}{since}"))
-    ]
+    return Text.assemble(severity(problem.severity), clean_text(f": {about}{words}{since}"))
+
+
+def _problem(problem: ProblemView, now: datetime, *, verbose: bool) -> list[RenderableType]:
+    parts: list[RenderableType] = [Text("\n").append_text(problem_line(problem, now, verbose=verbose))]
     if problem.cure:
         parts.append(Padding(clean_text(f"do: {problem.cure}"), (0, 0, 0, 2), expand=False))
     return parts
@@ -169,7 +172,7 @@ def nodes(rows: Sequence[NodeRow], now: datetime, head: HeadNodeRow | None = Non
                 row.address or "-",
                 path(row.head_path) or _path_from_head(row.path) or "-",
                 row.slurm_state or "-",
-                _jobs(row),
+                node_jobs(row),
                 age(row.heartbeat_age_s),
                 f"{row.usd_per_hour:.2f}",
                 _why(row, now),
@@ -188,7 +191,7 @@ def _head_node(head: HeadNodeRow) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _jobs(row: NodeRow) -> str:
+def node_jobs(row: NodeRow) -> str:
     """The jobs on a machine; while it is on its way, those for which it was rented: `for 12`."""
     if row.jobs or row.phase in {"ready", "draining"}:
         return ",".join(row.jobs) or "-"

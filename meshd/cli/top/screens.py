@@ -20,6 +20,8 @@ from meshd.cli.render.explain import explain
 from meshd.cli.render.terminal import clean_text
 
 LOG_LINES = 500
+ANSWER_MAX = 200
+"""Of a line of text: a reason for a drain may not be longer."""
 _LOG_MAX = 5000
 _BACK: list[BindingType] = [Binding("escape,q,left", "dismiss", "Back")]
 
@@ -131,7 +133,7 @@ class AskScreen(ModalScreen[str | None]):
         """The question above the line."""
         with Vertical(id="ask"):
             yield Static(clean_text(self._question))
-            yield Input(self._first)
+            yield Input(self._first, max_length=ANSWER_MAX)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter was pressed."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from rich.text import Text
 
-from meshd.api.schema import BudgetRow, GpuLoadRow, ProblemView, StatusView
-from meshd.cli.render.shorten import merge_messages, merge_problems, shorten
-from meshd.cli.render.status import frozen
-from meshd.cli.render.terminal import age, clean_text, severity, usd
+from meshd.api.schema import BudgetRow, GpuLoadRow, StatusView
+from meshd.cli.render.shorten import merge_problems
+from meshd.cli.render.status import frozen, problem_line
+from meshd.cli.render.terminal import age, clean_text, usd
 from meshd.cli.top.board import Board
 from meshd.plaintext import counted
 
@@ -39,7 +39,7 @@ def summary(board: Board, now: datetime) -> Text:
 
 
 def _cluster(board: Board, status: StatusView) -> Text:
-    ready, wanted = (sum(getattr(pool, name) for pool in status.pools) for name in ("ready_gpus", "target_gpus"))
+    ready, wanted = sum(pool.ready_gpus for pool in status.pools), sum(pool.target_gpus for pool in status.pools)
     loads = [load for row in board.machines for load in row.gpu_load]
     gpus = f"{ready} of {wanted} wanted GPUs ready" if wanted else counted(ready, "GPU") + " ready"
     line = Text.assemble(
@@ -50,7 +50,8 @@ def _cluster(board: Board, status: StatusView) -> Text:
 
 
 def _money(board: Board, status: StatusView) -> Text:
-    running, pending = (sum(getattr(pool.queue, name) for pool in status.pools) for name in ("running", "pending"))
+    running = sum(pool.queue.running for pool in status.pools)
+    pending = sum(pool.queue.pending for pool in status.pools)
     line = Text.assemble((f"{usd(status.spend.usd_per_hour)}/h", "bold"))
     if board.cost is not None:
         line.append(f"  today {usd(board.cost.usd)}  month {usd(board.cost.month_usd)}")
@@ -85,7 +86,11 @@ def problems(status: StatusView | None, *, most: int | None = None) -> Text:
         return Text()
     rows = merge_problems(status.problems)
     shown = rows if most is None else rows[:most]
-    lines = [line for row in shown for line in _problem(row, status.at, cure=most is None)]
+    lines: list[Text] = []
+    for row in shown:
+        lines.append(problem_line(row, status.at))
+        if most is None and row.cure:
+            lines.append(clean_text(f"  do: {row.cure}"))
     if len(rows) > len(shown):
         lines.append(clean_text(f"{counted(len(rows) - len(shown), 'more problem')}: press 4"))
     if not rows and most is None:
@@ -93,20 +98,15 @@ def problems(status: StatusView | None, *, most: int | None = None) -> Text:
     return Text("\n").join(lines)
 
 
-def _problem(row: ProblemView, now: datetime, *, cure: bool) -> Iterator[Text]:
-    about = f"{row.machine or row.pool}: " if row.machine or row.pool else ""
-    since = f" (for {age((now - row.since).total_seconds())})" if row.since else ""
-    words = f": {about}{shorten(merge_messages(row.text))}{since}"
-    yield Text.assemble(severity(row.severity), clean_text(words))
-    if cure and row.cure:
-        yield clean_text(f"  do: {row.cure}")
+def mean_percent(loads: Sequence[GpuLoadRow]) -> float | None:
+    """How busy GPUs are, on average; None when that is not known."""
+    return sum(load.utilization_percent for load in loads) / len(loads) if loads else None
 
 
-def busy(loads: Sequence[GpuLoadRow] | Iterable[GpuLoadRow]) -> Text:
-    """How busy GPUs are, on average; `-` when that is not known."""
-    values = [load.utilization_percent for load in loads]
-    if not values:
+def busy(loads: Sequence[GpuLoadRow]) -> Text:
+    """The same for people; `-` when that is not known."""
+    mean = mean_percent(loads)
+    if mean is None:
         return Text("-")
-    mean = sum(values) / len(values)
     style = "green" if mean >= _BUSY_PERCENT else "yellow" if mean >= _SOME_PERCENT else ""
     return Text(f"{mean:.0f}%", style=style)

@@ -11,9 +11,10 @@ from ClusterShell.NodeSet import NodeSet
 from rich.text import Text
 
 from meshd.api.schema import GpuLoadRow, HeadNodeRow, JobRow, NodeRow, PoolView
+from meshd.cli.render.status import node_jobs
 from meshd.cli.render.terminal import age, clean_text, phase
 from meshd.cli.top.board import Board
-from meshd.cli.top.summary import busy
+from meshd.cli.top.summary import busy, mean_percent
 
 TEXT_MAX = 200
 """The longest text in a cell. What is cut off can be read in the node's view."""
@@ -132,21 +133,14 @@ def _node(row: NodeRow, now: datetime) -> Line:
     return Line(
         row.machine,
         _cells(
-            row.slot, phase(row.phase), age(for_s), busy(row.gpu_load), _memory(row.gpu_load), _node_jobs(row),
+            row.slot, phase(row.phase), age(for_s), busy(row.gpu_load), _memory(row.gpu_load), node_jobs(row),
             f"{row.usd_per_hour:.2f}", row.slurm_state or "-",
             f"{row.provider}/{row.region}" if row.region else row.provider,
             f"{row.instance_type or '-'}{' pod' if row.pod else ''}", row.address or "-", age(row.heartbeat_age_s),
             clean_text(why[:TEXT_MAX], "bold red" if row.failure else "yellow" if row.unfit else ""),
         ),
-        {"gpu": _mean(row.gpu_load), "usd": row.usd_per_hour, "age": for_s},
+        {"gpu": _by_load(row.gpu_load), "usd": row.usd_per_hour, "age": for_s},
     )  # fmt: skip
-
-
-def _node_jobs(row: NodeRow) -> str:
-    """The jobs on it; while it is on its way, those for which it was rented."""
-    if row.jobs or row.phase in {"ready", "draining"}:
-        return ",".join(row.jobs) or "-"
-    return f"for {','.join(row.for_jobs)}" if row.for_jobs else "-"
 
 
 def jobs(board: Board) -> list[Line]:
@@ -166,7 +160,7 @@ def _job(row: JobRow, loads: list[GpuLoadRow]) -> Line:
             f"{row.gpus}" if row.gpus else "-", busy(loads), where, row.pool or row.partition, row.account or "-",
             row.reason[:TEXT_MAX],
         ),
-        {"gpu": _mean(loads), "time": row.run_s or 0.0, "gpus": row.gpus},
+        {"gpu": _by_load(loads), "time": row.run_s or 0.0, "gpus": row.gpus},
     )  # fmt: skip
 
 
@@ -176,9 +170,10 @@ def _memory(loads: Iterable[GpuLoadRow]) -> str:
     return f"{sum(used) / 1024:.0f} GiB" if used else "-"
 
 
-def _mean(loads: list[GpuLoadRow]) -> float:
+def _by_load(loads: list[GpuLoadRow]) -> float:
     """How busy GPUs are, to sort by: unknown comes last."""
-    return sum(load.utilization_percent for load in loads) / len(loads) if loads else -1.0
+    mean = mean_percent(loads)
+    return -1.0 if mean is None else mean
 
 
 def _cells(*values: str | Text) -> Cells:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import RichLog, TabbedContent
+from textual.widgets import Input, RichLog, TabbedContent
 
 from meshd.api import endpoints
 from meshd.api.endpoints import A, Endpoint
@@ -191,6 +191,16 @@ async def test_drain_asks_for_a_reason(shown: SimHead, served: SimHead, socket_p
         await until(pilot, lambda: "no new jobs" in text_of(app))
         await pilot.press("u")
         await until(pilot, lambda: bool(shown.asked(endpoints.UNDRAIN)))
+
+
+async def test_a_reason_that_is_too_long_is_cut(shown: SimHead, served: SimHead, socket_path: Path) -> None:
+    async with running(socket_path) as (app, pilot):
+        await pilot.press("d")
+        await until(pilot, lambda: isinstance(app.screen, AskScreen))
+        app.screen.query_one(Input).insert_text_at_cursor("x" * 500)
+        await pilot.press("y", "enter")
+        await until(pilot, lambda: bool(shown.asked(endpoints.DRAIN)))
+        assert len(shown.asked(endpoints.DRAIN)[0].reason) <= 200
 
 
 async def test_who_may_not_write_is_told(shown: SimHead, served: SimHead, socket_path: Path) -> None:
