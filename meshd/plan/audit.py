@@ -1,7 +1,7 @@
 """What lies on the accounts: whose each thing is, and whether anything was forgotten. PURE.
 
 A thing's tag says whose it is; where there are no tags, its name does, if it has the form of this cluster's names and
-one of its pools. An audit deletes nothing: what is ours and not accounted for is told, with the command that ends it.
+one of its pools. An audit deletes nothing: it lists what is ours and not accounted for, with the command that ends it.
 """
 
 from __future__ import annotations

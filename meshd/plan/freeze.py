@@ -43,7 +43,7 @@ def allowed(desired: Desired, steps: Iterable[S]) -> list[S]:
 
 
 def taken_back(desired: Desired, machines: Sequence[Machine], busy: Collection[str]) -> Iterator[Move]:
-    """The orders that are not sent, since meshd is frozen: what is wanted then is planned anew after the thaw."""
+    """The orders that are not sent, since meshd is frozen: the thaw plans what is wanted then."""
     if desired.freeze is not None:
         for m in machines:
             if m.phase is Phase.REQUESTED and m.name not in busy:

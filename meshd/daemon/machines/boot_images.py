@@ -8,7 +8,7 @@ from meshd.provider_api import Offer
 
 
 class BootImages(Protocol):
-    """Says from which image a machine boots, and is told of images that do not serve."""
+    """Says from which image a machine boots, and notes images that do not serve."""
 
     def image_for(self, offer: Offer) -> str:
         """The id of the image that a machine of this offer boots from; "" for the cloud's own."""

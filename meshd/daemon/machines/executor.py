@@ -190,7 +190,7 @@ class Executor:
             self._machine_store.journal.note(replace(machine, path=step.path))
 
     def note_turns(self, launches: Iterable[p.Launch], held: Iterable[str]) -> None:
-        """Note whose order may go out, and whose has to wait, in memory only: after a restart it counts anew."""
+        """Note whose order may go out, and whose has to wait, in memory only."""
         journal, now = self._machine_store.journal, self._machine_store.now()
         for name in (name for step in launches for name in step.machines):
             machine = journal.machine(name)
