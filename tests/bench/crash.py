@@ -1,4 +1,5 @@
-"""Histories of faults and kills in simulated time (tests/property/sim.py), each from its own seed, on all cores.
+"""Histories of faults and kills in simulated time (tests/property/sim.py, in the world of meshd/simulate), each from
+its own seed, on all cores.
 
 A seed fails when a machine leaks, is rented twice, loses a running job to housekeeping, or when the whole does not come
 to what is wanted once the faults have ended.

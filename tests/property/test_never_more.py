@@ -23,20 +23,10 @@ from hypothesis import strategies as st
 from meshd.model.desired import Policy, Target
 from meshd.model.machine import Phase
 from meshd.provider_api import Offer, ProviderCapabilities
+from meshd.simulate.faults import Answer, Called, Violation
+from meshd.simulate.world import EFFECT_MAX_S, LAG_MAX_S, LAUNCH_TIMEOUT_S, SimMachine, World
 from tests.clocks import SimClock
-from tests.property.sim import (
-    EFFECT_MAX_S,
-    LAG_MAX_S,
-    LAUNCH_TIMEOUT_S,
-    SMALL,
-    START,
-    Answer,
-    Called,
-    Daemon,
-    SimMachine,
-    Violation,
-    World,
-)
+from tests.property.sim import SMALL, START, Daemon
 from tests.tiers import bounded
 
 WANTED = 2

@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 
 from meshd.config import TimingSettings
+from meshd.daemon.nodes.admission import accept_join
 from meshd.errors import JoinRefused
 from meshd.model.desired import Policy, Target
 from meshd.model.machine import Phase
 from meshd.provider_api import Instance, InstanceState, Offer, ProviderName
+from meshd.simulate import life
+from meshd.simulate.faults import Answer, Called
+from meshd.simulate.world import SimMachine, World
 from tests.clocks import SimClock
-from tests.property import sim
-from tests.property.sim import OFFERS, SMALL, START, Answer, Called, Daemon, SimMachine, World
+from tests.property.sim import OFFERS, SMALL, START, Daemon
 from tests.tiers import bounded
 
 CHEAP, NEXT = OFFERS
@@ -140,14 +143,12 @@ async def test_the_cheapest_never_joins(tmp_path: Path) -> None:
 
 
 async def test_the_cheapest_may_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    join = sim.accept_join
-
     def refuse(machine_store, machine, peer, facts):  # type: ignore[no-untyped-def]
         if machine.offer == CHEAP:
             raise JoinRefused("another GPU", "")
-        return join(machine_store, machine, peer, facts)
+        return accept_join(machine_store, machine, peer, facts)
 
-    monkeypatch.setattr(sim, "accept_join", refuse)
+    monkeypatch.setattr(life, "accept_join", refuse)
     history = await live(tmp_path, Bad(lambda o: o == CHEAP, joins=True))
     assert history.rented == {"r1a": 3, "r1b": 1}
 

@@ -122,6 +122,19 @@ class Executor:
         return frozenset(self._changed_in_slurm)
 
     @property
+    def at_rest(self) -> bool:
+        """Whether no step is under way; orders may wait for their turn."""
+        return not self._tasks
+
+    async def abandon(self) -> None:
+        """Stop at once, wherever each step is, as a kill does. For simulations: nobody asks whether that is safe."""
+        self._launches.close()
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
     def in_flight(self) -> int:
         """How many steps are under way, or wait for their turn with a cloud."""
         return len(set(self._tasks.values())) + len(self._launches)

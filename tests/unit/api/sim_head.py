@@ -35,11 +35,13 @@ from meshd.model.machine import Machine, Phase
 from meshd.obs.metrics import Metrics
 from meshd.provider_api import Offer
 from meshd.runtime.clock import SystemClock
+from meshd.simulate.faults import Answer, Called
+from meshd.simulate.world import CLOUD, World
 from tests.clocks import SimClock
 from tests.host_room import host_parts
 from tests.live import live_settings
 from tests.node_room import node_parts
-from tests.property.sim import CLOUD, START, Answer, Called, Daemon, World
+from tests.property.sim import START, Daemon
 from tests.unit.api.answers import Answers
 
 T = TypeVar("T")
