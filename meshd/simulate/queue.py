@@ -192,6 +192,9 @@ class QueueWorld(World):
         """Jobs may come again."""
         await self.resume_slots([slot])
 
+    async def forget_reason(self, slot: str) -> None:
+        """Nothing: here a resume takes the reason away."""
+
     async def resume_slots(self, slots: Collection[str]) -> None:
         """Jobs may come again."""
         for slot in slots:

@@ -297,6 +297,10 @@ class World:
         node = self.nodes[slot]
         self.nodes[slot] = replace(node, states=node.states - {"DRAIN"}, reason="")
 
+    async def forget_reason(self, slot: str) -> None:
+        """An open node has no reason any more."""
+        self.nodes[slot] = replace(self.nodes[slot], reason="")
+
     async def set_down(self, slot: str, reason: str) -> None:
         """The node is dead. Raises Violation when it has a job."""
         self.maybe_crash()

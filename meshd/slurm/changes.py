@@ -21,6 +21,9 @@ _JOB = re.compile(r"[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?")
 _ADDRESS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}")
 _ALREADY = "Invalid node state specified"
 _CLOSED = frozenset({"DRAIN", "DOWN", "FAIL", "FUTURE"})
+_NO_REASON = "reason= "
+"""Slurm 24.11 without accounting keeps the reason of a drain after a resume, and puts its own words behind it later. A
+blank takes it away; without one Slurm takes no reason for given."""
 
 
 class SlurmChanges(ABC):
@@ -39,7 +42,7 @@ class SlurmChanges(ABC):
         Raises:
             SlurmError: Slurm refused.
         """
-        await self._update(slot, "drain", reason)
+        await self._update([slot], *_state("drain", reason))
 
     async def set_down(self, slot: str, reason: str) -> None:
         """Set the node DOWN at once: Slurm ends its jobs, and requeues those that allow it. No instance is behind it.
@@ -47,7 +50,7 @@ class SlurmChanges(ABC):
         Raises:
             SlurmError: Slurm refused.
         """
-        await self._update(slot, "down", reason)
+        await self._update([slot], *_state("down", reason))
         await self._forget_instances([slot])
 
     async def _forget_instances(self, slots: Collection[str]) -> None:
@@ -57,13 +60,13 @@ class SlurmChanges(ABC):
             await self._call(["scontrol", "update", f"nodename={names}", "instanceid=", "instancetype="])
 
     async def resume(self, slot: str) -> None:
-        """Open the node to jobs. No error when it is open already.
+        """Open the node to jobs, and take its reason away. No error when it is open already.
 
         Raises:
             SlurmError: Slurm refused.
         """
         try:
-            await self._call(["scontrol", "update", f"nodename={_checked(_SLOT, slot)}", "state=resume"])
+            await self._update([slot], "state=resume", _NO_REASON)
         except SlurmError as error:
             if _ALREADY not in str(error):
                 raise
@@ -71,6 +74,14 @@ class SlurmChanges(ABC):
             node = parse_nodes(text).get(slot)
             if node is None or node.states & _CLOSED:
                 raise
+
+    async def forget_reason(self, slot: str) -> None:
+        """Take away the reason that an open node still has.
+
+        Raises:
+            SlurmError: Slurm refused.
+        """
+        await self._update([slot], _NO_REASON)
 
     async def set_node_addrs(self, addrs: Mapping[str, str]) -> None:
         """Set where slurmctld reaches these nodes, by name, at once and without its files. NodeHostName is the name.
@@ -93,15 +104,15 @@ class SlurmChanges(ABC):
         Raises:
             SlurmError: Slurm refused; it may have drained some of them.
         """
-        await self._update_slots(slots, "drain", reason)
+        await self._update(slots, *_state("drain", reason))
 
     async def resume_slots(self, slots: Collection[str]) -> None:
-        """Lift the drain of many slots. One that powers down counts as powered down from then on.
+        """Lift the drain of many slots, with its reason. One that powers down counts as powered down from then on.
 
         Raises:
             SlurmError: Slurm refused; it may have resumed some of them.
         """
-        await self._update_slots(slots, "resume", "")
+        await self._update(slots, "state=resume", _NO_REASON)
 
     async def down_slots(self, slots: Collection[str], reason: str) -> None:
         """Set many slots DOWN at once: Slurm ends their jobs, and requeues those that allow it.
@@ -109,7 +120,7 @@ class SlurmChanges(ABC):
         Raises:
             SlurmError: Slurm refused; it may have set some of them DOWN.
         """
-        await self._update_slots(slots, "down", reason)
+        await self._update(slots, *_state("down", reason))
 
     async def power_down(self, slots: Collection[str], reason: str = "", *, force: bool = False) -> None:
         """Have Slurm power slots down. No job comes onto them from then on.
@@ -124,7 +135,7 @@ class SlurmChanges(ABC):
         Raises:
             SlurmError: Slurm refused; it may have taken some of them.
         """
-        await self._update_slots(slots, "power_down_force" if force else "power_down_asap", reason)
+        await self._update(slots, *_state("power_down_force" if force else "power_down_asap", reason))
         if force:
             await self._forget_instances(slots)
 
@@ -134,7 +145,7 @@ class SlurmChanges(ABC):
         Raises:
             SlurmError: Slurm refused; it may have taken some of them.
         """
-        await self._update_slots(slots, "power_up", "")
+        await self._update(slots, "state=power_up")
 
     async def requeue(self, job: str) -> None:
         """Put a batch job back into the queue, as one that never started. Its nodes are free at once.
@@ -200,16 +211,15 @@ class SlurmChanges(ABC):
         """
         await self._call(["scancel", _checked(_JOB, job)])
 
-    async def _update(self, slot: str, state: str, reason: str) -> None:
-        await self._update_slots([slot], state, reason)
-
-    async def _update_slots(self, slots: Collection[str], state: str, reason: str) -> None:
+    async def _update(self, slots: Collection[str], *changes: str) -> None:
         """One command for all slots: slurmctld takes a host list."""
-        if not slots:
-            return
-        names = NodeSet.fromlist(_checked(_SLOT, slot) for slot in slots)
-        why = [f"reason={_one_line(reason)}"] if reason else []
-        await self._call(["scontrol", "update", f"nodename={names}", f"state={state}", *why])
+        if slots:
+            names = NodeSet.fromlist(_checked(_SLOT, slot) for slot in slots)
+            await self._call(["scontrol", "update", f"nodename={names}", *changes])
+
+
+def _state(state: str, reason: str) -> list[str]:
+    return [f"state={state}", *([f"reason={_one_line(reason)}"] if reason else [])]
 
 
 def _one_line(text: str) -> str:

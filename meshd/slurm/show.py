@@ -115,11 +115,14 @@ def _word(head: str, key: str) -> str:
 
 
 def _reason(tail: str) -> tuple[str, str, datetime | None]:
-    """The reason, its author and its time; "" and None where scontrol does not show them."""
+    """The reason, its author and its time; "" and None where scontrol does not show them.
+
+    Slurm puts its own words behind a reason that is there, also behind one that was blanked: "  : Not responding".
+    """
     stamps = list(_REASON_STAMP.finditer(tail))
     if stamps:
-        return tail[: stamps[-1].start()].strip(), stamps[-1][1], _local_time(stamps[-1][2])
-    return _AFTER_REASON.split(tail, maxsplit=1)[0].strip(), "", None
+        return tail[: stamps[-1].start()].strip().removeprefix(": "), stamps[-1][1], _local_time(stamps[-1][2])
+    return _AFTER_REASON.split(tail, maxsplit=1)[0].strip().removeprefix(": "), "", None
 
 
 def _local_time(text: str) -> datetime | None:

@@ -679,7 +679,7 @@ def _free(slot: Slot) -> bool:
 
 def _slot(line: str) -> Slot:
     fields = dict(re.findall(r"(\w+)=(\S*)", line))
-    reason = re.search(r"Reason=(.*?)(?: \[\S+@\S+\])?(?: Comment=.*)?$", line)
+    reason = re.search(r"Reason=(.*?)(?: \[\S+@\S+\].*)?(?: (?:Comment|InstanceId)=.*)?$", line)
     states = frozenset(fields.get("State", "").split("+"))
     return Slot(
         name=fields.get("NodeName", ""),

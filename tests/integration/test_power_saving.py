@@ -192,7 +192,11 @@ async def test_a_planned_power_down_cannot_be_taken_back_and_a_drain_can(power: 
     await power.job(job, "RUNNING")
     await power.client.drain("h100-1", "meshd: leaves")
     await power.client.resume("h100-1")
-    assert not (await power.client.view()).nodes["h100-1"].drained
+    node = (await power.client.view()).nodes["h100-1"]
+    assert (node.drained, node.reason) == (False, "")
+    power.head.call("scontrol", "update", "nodename=h100-1", "reason=meshd: of the machine before")
+    await power.client.forget_reason("h100-1")
+    assert (await power.client.view()).nodes["h100-1"].reason == ""
     await power.client.power_down(["h100-1"], "meshd: leaves")
     await power.client.resume_slots(["h100-1"])
     await power.client.power_up(["h100-1"])

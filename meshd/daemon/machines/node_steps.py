@@ -48,6 +48,10 @@ class SlurmControl(Jobs, Protocol):
         """Jobs may come again. Raises SlurmError."""
         ...
 
+    async def forget_reason(self, slot: str) -> None:
+        """An open node has no reason any more. Raises SlurmError."""
+        ...
+
     async def set_down(self, slot: str, reason: str) -> None:
         """The node is dead: its jobs are requeued. Raises SlurmError."""
         ...
@@ -157,6 +161,8 @@ class NodeSteps:
             if not node.reason.startswith(OURS) and (by_person(node, view.slurm_user) or not slurms):
                 return
             await self._slurm.resume(machine.slot)
+        elif node.reason.startswith(OURS):
+            await self._slurm.forget_reason(machine.slot)  # it is of the time before this machine
         self._machine_store.move(machine.name, Phase.READY, step.reason, ready_at=self._machine_store.now())
         self._machine_store.proved(*scopes(machine.pool, machine.offer), causes=TRIED_ALONE)
 

@@ -119,6 +119,10 @@ class Slurm:
         self.orders.append(f"resume {slot}")
         self._states(slot, lambda states: states - {"DRAIN"}, "")
 
+    async def forget_reason(self, slot: str) -> None:
+        self.orders.append(f"forget {slot}")
+        self._states(slot, lambda states: states, "")
+
     async def set_down(self, slot: str, reason: str) -> None:
         self.orders.append(f"down {slot}")
         self._states(slot, lambda states: frozenset({"DOWN"}) | (states & {"DRAIN"}), reason)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from meshd.errors import SlurmError
+from meshd.plan.fitness import by_person
 from meshd.slurm import show
 from meshd.slurm.listing import SEPARATOR
 
@@ -170,6 +171,14 @@ def test_what_a_node_has_slurm_say_is_one_line_without_escapes() -> None:
     reason = show.parse_nodes(line)["h100-1"].reason
     assert reason.isprintable()
     assert len(reason) == show.REASON_MAX_CHARS
+
+
+def test_slurms_own_words_after_a_blanked_reason_are_slurms() -> None:
+    """So 24.11 shows a node that died some time after a resume which took the reason away."""
+    head = "NodeName=h100-1 State=DOWN NodeAddr=100.64.0.2 Reason="
+    node = show.parse_nodes(f"{head}  : Not responding [slurm@2026-11-29T17:01:57] InstanceId=i-1\n")["h100-1"]
+    assert (node.reason, node.reason_by, by_person(node, "slurm")) == ("Not responding", "slurm", False)
+    assert show.parse_nodes(f"{head}  [slurm@2026-11-29T17:01:57]\n")["h100-1"].reason == ""
 
 
 def test_settings_that_a_kernel_may_not_allow():

@@ -217,6 +217,19 @@ async def test_accept_resumes_only_what_meshd_drained(
     assert small.get(m.name).phase is phase
 
 
+@pytest.mark.parametrize(
+    ("reason", "left"),
+    [("meshd: tower is away since yesterday", ""), ("meshd: x : Not responding", ""), ("bad fan", "bad fan"), ("", "")],
+)
+async def test_an_open_node_keeps_no_reason_of_meshd(small: Small, reason: str, left: str) -> None:
+    m = small.journal.put(machine(Phase.TESTING), "phase", "given", NOW)
+    small.slurm.set(node(m, "IDLE", reason=reason))
+    await do(small, p.MarkReady(m.name, "up"))
+    assert small.get(m.name).phase is Phase.READY
+    assert small.slurm.seen.nodes[m.slot].reason == left
+    assert bool(small.slurm.orders) is (reason != left)
+
+
 async def test_kept_after_all_its_drain_is_undone(small: Small) -> None:
     m = give(small, replace(LEAVING, removal=Removal.SCALE_DOWN), "IDLE", "DRAIN")
     await do(small, p.CancelRemoval(m.name, "wanted again"))
