@@ -20,6 +20,8 @@ VERB=enrol
 TRIES=@TRIES@
 NEEDS='tailscale python3' PROXY=
 FOUND=$ETC/found
+UNIT=meshd-host
+ROOM_KIB=512000
 SEEN='etc usr/share/keyrings var/lib/apt/extended_states var/lib/ucf var/lib/tailscale'
 DEVICE=ours
 
@@ -29,6 +31,14 @@ refuse() {
   [ ! -e $FOUND/complete ] || [ -e $ETC/host.json ] || give_up "$*"
   say "this machine stays as it is: $*"
   exit 1
+}
+
+# What is half-done ends before anything is taken back. A machine that the head has accepted goes on instead.
+cut_off() {
+  trap '' INT TERM HUP
+  [ -z "${fetch:-}" ] || { kill "$fetch"; wait "$fetch"; } 2>/dev/null
+  [ ! -e $ETC/host.json ] || start_host
+  give_up "interrupted"
 }
 
 give_up() {
@@ -59,13 +69,30 @@ check() {
     *) refuse "it runs '${PRETTY_NAME:-$ID}', and only Debian and Ubuntu are supported" ;;
   esac
   ! command -v python3 >/dev/null || python_ok || refuse "its Python is older than 3.9: upgrade Debian or Ubuntu"
-  [ ! -e $ETC/host.json ] || refuse "it is a host of a cluster already: the head evicts it with 'meshctl remove'"
+  [ ! -e $ETC/host.json ] || go_on
   for path in /etc/meshd-node /var/lib/meshd-node /etc/meshd /var/lib/meshd; do
     [ ! -e $path ] || refuse "it is a node or the head of a cluster already ($path is there)"
   done
   [ "$(date +%s)" -lt @EXPIRES@ ] || refuse "the invitation has expired (or this clock is wrong): make another one"
+  check_room
   check_slurm
   check_tailnet
+}
+
+# A cut of power between the head's answer and the start of the host agent leaves a host that does nothing.
+go_on() {
+  ! grep -qs "\"host\": \"$MACHINE\"" $ETC/host.json || [ -e $ETC/last ] || systemctl -q is-active $UNIT || start_host
+  refuse "it is a host of a cluster already: the head evicts it with 'meshctl remove'"
+}
+
+# Packages, apt's lists, the node agent, and a copy of what was here before.
+check_room() {
+  for place in /usr /var/lib /opt; do
+    free=$(df -Pk $place 2>/dev/null | tail -n 1 | { read -r _ _ _ kib _; echo "$kib"; })
+    case "$free" in '' | *[!0-9]*) continue ;; esac
+    [ "$free" -ge $ROOM_KIB ] ||
+      refuse "only $((free / 1024)) MiB are free in $place: $((ROOM_KIB / 1024)) are needed"
+  done
 }
 
 check_slurm() {
@@ -130,24 +157,30 @@ head_answers() {
   return 1
 }
 
-# What was here before. An invitation that was cut off goes on: what it has found at first counts.
+# What was here before. An invitation that was cut off goes on: what it has found at first counts. A list that is not
+# whole would have packages purged that were here before: it is written whole, or not at all.
 keep() {
   [ -e $FOUND/complete ] && return
   rm -rf $FOUND
-  mkdir -p $FOUND/root || refuse "$FOUND cannot be made"
+  write_down && sync && : >$FOUND/complete || {
+    rm -rf $ETC ${PYZ%/*}
+    refuse "what is here cannot be written down in $FOUND: is the disk full?"
+  }
+}
+
+write_down() {
+  mkdir -p $FOUND/root || return
   for place in $SEEN; do
-    [ ! -e "/$place" ] || (cd / && cp -a --parents "$place" $FOUND/root/) || refuse "there is no room in $FOUND"
+    [ ! -e "/$place" ] || (cd / && cp -a --parents "$place" $FOUND/root/) || return
   done
-  names >$FOUND/names
-  list_packages >$FOUND/packages
+  names >$FOUND/names || return
+  list_packages >$FOUND/packages && grep -q '^installed dpkg ' $FOUND/packages || return
   for path in /var/lib/tailscale /var/cache/tailscale /var/log/munge /var/lib/munge /var/lib/slurm /var/log/slurm \
     /var/spool/slurm /var/spool/slurmd /var/log/meshd-node-setup.log; do
-    [ -e $path ] || printf '%s\n' $path
+    [ -e $path ] || printf '%s\n' $path || return
   done >$FOUND/absent
-  uname -n >$FOUND/hostname
+  uname -n >$FOUND/hostname || return
   ! systemctl -q is-active tailscaled 2>/dev/null || : >$FOUND/running
-  sync
-  : >$FOUND/complete
 }
 
 same() {
@@ -163,11 +196,9 @@ list_packages() { dpkg-query -W -f '${db:Status-Status} ${binary:Package} ${Vers
 # Without Python, for a machine that never became a host. Nobody else has changed it in these minutes.
 go_back() {
   [ -e $FOUND/complete ] || return
-  off=$ETC/off
-  mkdir -p $off/root
-  list_packages | sort >$off/now
-  grep '^installed ' $FOUND/packages | cut -d' ' -f2 >$off/had
-  grep -v '^config-files \|^not-installed ' $off/now | cut -d' ' -f2 | grep -vxFf $off/had >$off/packages
+  # in memory: the disk may be full
+  off=/run/meshd-host
+  mkdir -p $off/root && came >$off/packages || { say "$off cannot be written: run this again"; exit 1; }
   [ ! -e $FOUND/logged-in ] || : >$off/logged-in
   [ ! -e $FOUND/running ] || : >$off/running
   {
@@ -183,7 +214,28 @@ go_back() {
   (cd $FOUND/root && find . ! -type d) | while IFS= read -r file; do
     same "$FOUND/root/$file" "/$file" || cp -aT --remove-destination "$FOUND/root/$file" "/$file"
   done
+  rest=$(came | tr '\n' ' ')
+  [ -z "$rest" ] || say "these packages stay, since others need them, or dpkg failed: $rest"
+  rm -rf $off
   forget_meshd
+}
+
+# The packages that are here now and were not before.
+came() {
+  list_packages >$off/now && grep '^installed ' $FOUND/packages | cut -d' ' -f2 >$off/had && grep -qx dpkg $off/had ||
+    return
+  grep -v '^config-files \|^not-installed ' $off/now | cut -d' ' -f2 | grep -vxFf $off/had || [ $? = 1 ]
+}
+
+# Ends this script: the head has accepted the machine.
+start_host() {
+  python3 ${PYZ%/*}/lib $VERB || { say "its agent does not start: run this again"; exit 1; }
+  welcome
+  exit 0
+}
+
+welcome() {
+  say "this machine is the host $MACHINE: 'meshctl hosts' shows it, 'meshctl remove $MACHINE' takes all of it back"
 }
 
 main() {
@@ -192,14 +244,14 @@ main() {
   mkdir -p $ETC ${PYZ%/*} && chmod 0700 $ETC || refuse "$ETC cannot be made"
   [ ! -f "$0" ] || chmod go= "$0"
   keep
-  trap 'give_up "interrupted"' INT TERM HUP
+  trap cut_off INT TERM HUP
   printf '%s\n' @ENROL@ >$JOIN.new && mv $JOIN.new $JOIN || refuse "$JOIN cannot be written"
   printf '%s\n' "$DEVICE" >$ETC/device
   all_there || install_missing
   check_slurmd
   rm -f $ETC/online
   if [ "$DEVICE" = ours ]; then
-    : >$FOUND/logged-in
+    : >$FOUND/logged-in || refuse "$FOUND cannot be written"
     start_tailscaled
     join_tailnet
     rm -f "$KEY"
@@ -219,7 +271,7 @@ main() {
     try=$((try + 1))
   done
   trap - INT TERM HUP
-  say "this machine is the host $MACHINE: 'meshctl hosts' shows it, 'meshctl remove $MACHINE' takes all of it back"
+  welcome
 }
 
 main

@@ -85,8 +85,9 @@ begin_fetch() {
 }
 
 fetch_agent() {
+  # in the place of its shell: who ends `fetch` ends it
   # shellcheck disable=SC2086  # empty, or one word
-  python3 - $ETC/online $JOIN $PYZ $VERB $PROXY <<'PY'
+  exec python3 - $ETC/online $JOIN $PYZ $VERB $PROXY <<'PY'
 import hashlib, http.client, json, os, sys, time, zipfile
 online, join, path, verb, *proxy = sys.argv[1:]
 parent = os.getppid()

@@ -37,6 +37,7 @@ purge() {
   # shellcheck disable=SC2046  # names of packages
   until said=$(DEBIAN_FRONTEND=noninteractive dpkg --purge $(cat "$1") 2>&1 </dev/null); do
     case "$said" in *lock*) ;; *) break ;; esac
+    [ "$n" != 0 ] || printf 'meshd: waiting for up to 10 min: %s\n' "$(printf '%s' "$said" | head -n 1)" >&2
     [ $((n += 1)) -lt 300 ] || break
     sleep 2
   done

@@ -107,12 +107,14 @@ def ingest(paths: Paths) -> None:
     if "begun" in log.facts:
         return
     found = paths.host_lib / "found"
+    packages = parse_packages(_lines(found / "packages"))
+    if not packages:
+        raise NodeError(f"{found}/packages names no package: all of this machine's would be meshd's")
     old = scan(paths.root, SEEN_BY_APT, before.store, seen_at=found / "root")
     new = scan(paths.root, SEEN_BY_APT, before.store)
     before.note(old, new)
     for name, shot in names_of_apt(paths.root, _lines(found / "names")).items():
         log.add(name, Snapshot(), shot)
-    packages = parse_packages(_lines(found / "packages"))
     now = installed()
     log.learn("script packages", [name for name in now if name not in packages])
     log.learn("upgraded", [

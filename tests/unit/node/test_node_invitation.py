@@ -4,39 +4,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
 from meshd.bootstrap import assets
-from meshd.bootstrap.invitation import Invitation, render
-
-INVITATION = Invitation(
-    host="tower", heads=("100.64.0.1", "fd7a:115c:a1e0::1"), port=7677, token=SecretStr("T" * 64),
-    expires_at=datetime(2030, 1, 1, tzinfo=UTC), agent_sha256="0" * 64, slurm_version="24.11.5",
-    auth_key=SecretStr("tskey-auth-k-'quote"), tailnet="mine.ts.net",
-    slurmd=("23.02", "24.11"),
-)  # fmt: skip
-CALM = """
-id() { echo 0; }
-tailscale() { :; }
-command() { return 1; }
-date() { echo 1; }
-check_slurm() { :; }
-"""
-
-
-def script(root: Path, then: str, invitation: Invitation = INVITATION) -> subprocess.CompletedProcess[str]:
-    """Run lines after the script's functions, without its call of main, below a scratch directory."""
-    body, main, rest = render(invitation, assets.invitation_template()).rpartition("\nmain\n")
-    assert main and not rest
-    for path in ("/var/lib/", "/opt/meshd-host", "/etc/", "/run/systemd", "/usr/local/etc", "/var/cache", "/usr/share"):
-        body = body.replace(path, f"{root}{path}")
-    return subprocess.run(
-        ["dash", "-c", f"{body}\n{then}\n"], capture_output=True, text=True, timeout=60, check=False
-    )  # fmt: skip
+from meshd.bootstrap.invitation import render
+from meshd.plan.admission import release_text, slurmd_window
+from tests.unit.node.invitation_script import CALM, INVITATION, script
 
 
 @pytest.fixture
@@ -118,25 +94,32 @@ def test_another_slurm_is_seen(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("installed", "candidate", "taken"),
+    ("head", "installed", "candidate", "taken"),
     [
-        ("slurm 24.11.5", "", True), ("slurm-wlm 23.02.7", "(none)", True), ("", "24.05.2-1", True),
-        ("", "1:23.11.4-1ubuntu5", True), ("", "(none)", True), ("", "", True), ("slurm 24.11.5", "22.05.8-4", True),
-        ("slurm-wlm 22.05.8", "24.11.5-4", False), ("", "22.05.8-4+deb12u3", False), ("slurm 25.05.0", "", False),
+        ("24.11.5", "slurm 24.11.5", "", True), ("24.11.5", "slurm-wlm 23.02.7", "(none)", True),
+        ("24.11.5", "", "24.05.2-1", True), ("24.11.5", "", "1:23.11.4-1ubuntu5", True),
+        ("24.11.5", "", "(none)", True), ("24.11.5", "", "", True), ("24.11.5", "slurm 24.11.5", "22.05.8-4", True),
+        ("24.11.5", "slurm-wlm 22.05.8", "24.11.5-4", False), ("24.11.5", "", "22.05.8-4+deb12u3", False),
+        ("24.11.5", "slurm 25.05.0", "", False), ("22.05.8", "", "22.05.8-4+deb12u3", True),
+        ("22.05.8", "slurm-wlm 22.05.8", "22.05.8-4", True), ("22.05.8", "", "24.11.5-4", False),
     ],
 )  # fmt: skip
 def test_a_slurmd_that_the_head_does_not_serve_is_refused(
-    root: Path, installed: str, candidate: str, taken: bool
+    root: Path, head: str, installed: str, candidate: str, taken: bool
 ) -> None:
     (root / "bin").mkdir()
     said = {"slurmd": installed, "apt-cache": f"slurmd:\n  Installed: (none)\n  Candidate: {candidate}\n 500"}
     for name, text in said.items():
         (root / "bin" / name).write_text(f"#!/bin/sh\nprintf '%s\\n' '{text}'\n")
         (root / "bin" / name).chmod(0o755)
+    window = slurmd_window(head)
+    assert window is not None
+    serves = (release_text(window[0]), release_text(window[1]))
     before = sorted(str(path) for path in root.rglob("*"))
-    done = script(root, f"{CALM}\nPATH={root}/bin:$PATH\ncheck_slurmd && echo taken")
+    then = f"{CALM}\nPATH={root}/bin:$PATH\ncheck_slurmd && echo taken"
+    done = script(root, then, replace(INVITATION, slurm_version=head, slurmd=serves))
     assert (done.stdout == "taken\n") == taken, done.stderr
-    assert taken or "23.02 to 24.11" in done.stderr
+    assert taken or f"{serves[0]} to {serves[1]}" in done.stderr
     assert sorted(str(path) for path in root.rglob("*")) == before
 
 
