@@ -1,16 +1,11 @@
-"""An owned machine that sleeps: Slurm's power saving wakes it for a job, and puts it to sleep again."""
+"""An owned machine that sleeps: power saving wakes it for a job and puts it to sleep; and one whose lid was closed."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import Any
-
 import pytest
-import pytest_asyncio
 
-from deploy.sandbox.mirror import Mirror, ensure_mirror
-from deploy.sandbox.owned import OwnedMachine
-from tests.e2e.lab import Lab
+from tests.e2e.lab import WAIT_FOR_WORD, Lab
+from tests.e2e.owned import evicted, host_is, hosts, invite, nodes_of, owned, said
 
 pytestmark = [
     pytest.mark.e2e,
@@ -19,83 +14,80 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-TABLES = """\
-[pools.h100]
-gpu = "h100"
-gpus_per_node = 1
-max_nodes = 4
-cpus_min = 1
-memory_min_mib = 1024
-default = true
-spot = "never"
-idle_timeout_s = 5
-providers = ["static", "aws"]
-
-[providers.static]
-"""
+POOL = "idle_timeout_s = 5"
 WOKEN = "/var/lib/meshd/woken"
 ASLEEP = "/run/asleep"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def owners(booted: Lab) -> AsyncIterator[Lab]:
-    """The cluster, which takes owned machines, and an archive for what they lack."""
-    async with (
-        booted.enabled("aws", pools=TABLES, key_mode=""),
-        Mirror(booted.cluster.world.network, await ensure_mirror("trixie")),
-    ):
-        yield booted
+async def test_a_job_wakes_a_host_and_its_idle_time_puts_it_to_sleep(owners: Lab, lab: Lab) -> None:
+    async with owned(lab, "attic") as (attic,):
+        try:
+            sleeps = ("--wake-command", f"touch {WOKEN}", "--sleep-command", f"touch {ASLEEP}")
+            redeemed = await attic.redeem(await invite(lab, "attic", *sleeps))
+            assert redeemed.returncode == 0, said(redeemed)
+
+            async def on_head() -> bool:
+                return (await lab.head.run("test", "-e", WOKEN, check=False)).returncode == 0
+
+            async def on_attic() -> bool:
+                return (await attic.run("test", "-e", ASLEEP, check=False)).returncode == 0
+
+            slot = (await host_is(lab, "attic", "free"))["slot"]  # it has come, and nobody needs it
+            attic.pause()
+            await host_is(lab, "attic", "asleep")
+            job = await lab.sbatch("#!/bin/sh\nhostname\n", "-w", slot)
+            await lab.until(on_head, "the head has run the wake command")
+            assert (await hosts(lab))["attic"]["state"] == "waking"
+            attic.resume()
+            assert (await lab.completed(job))["NodeList"] == slot
+            assert [(row["provider"], row["slot"]) for row in (await lab.nodes()).values()] == [("static", slot)]
+            assert not lab.alive("aws"), "nothing was rented"
+            await lab.until(on_attic, "it is told to sleep when it is idle")
+            assert {row["phase"] for row in (await lab.nodes()).values()} <= {"terminating"}
+            attic.pause()
+            await host_is(lab, "attic", "asleep")
+            assert (await lab.meshctl("remove", "--force", "--yes", "attic")).returncode == 0
+
+            async def forgotten() -> bool:
+                return not await hosts(lab)
+
+            await lab.until(forgotten, "who is away is not waited for")
+        finally:
+            await lab.head.run("rm", "-f", WOKEN)
 
 
-async def test_a_job_wakes_a_host_and_its_idle_time_puts_it_to_sleep(
-    owners: Lab, lab: Lab, figure: Callable[[str], None]
-) -> None:
-    attic = OwnedMachine(lab.cluster.world, "attic")
-    await attic.boot()
-    invited = await lab.meshctl(
-        "invite", "--pool", "h100", "--name", "attic", "--output", "-", "--wake-command", f"touch {WOKEN}",
-        "--sleep-command", f"touch {ASLEEP}",
-    )  # fmt: skip
-    assert invited.returncode == 0, invited
-    redeemed = await attic.redeem(invited.stdout.decode())
-    assert redeemed.returncode == 0, redeemed
+async def test_a_lid_that_was_closed(owners: Lab, lab: Lab) -> None:
+    """Its slot waits for it, and the job of another node knows nothing of it."""
+    async with owned(lab, "laptop") as (laptop,):
+        redeemed = await laptop.redeem(await invite(lab, "laptop"))
+        assert redeemed.returncode == 0, said(redeemed)
+        row = (await nodes_of(lab, "laptop"))["laptop"]
+        slot, machine = row["slot"], row["machine"]
 
-    async def state() -> Any:
-        rows = (await lab.ask("hosts"))["hosts"]
-        return next((row["state"] for row in rows if row["name"] == "attic"), "forgotten")
+        async def reason() -> str:
+            return (await lab.slots())[slot].reason
 
-    def is_(wanted: str) -> Callable[[], Any]:
-        async def look() -> bool:
-            return await state() == wanted
+        assert await reason() == "", "what was said while it was awaited"
+        rented = "h100-2" if slot == "h100-1" else "h100-1"
+        job = await lab.sbatch(WAIT_FOR_WORD, "-w", rented)
+        await lab.running(job)
+        laptop.pause()
+        await host_is(lab, "laptop", "away")
 
-        return look
+        async def ended() -> bool:
+            return machine not in await lab.nodes()
 
-    async def on_head() -> bool:
-        return (await lab.head.run("test", "-e", WOKEN, check=False)).returncode == 0
+        async def closed() -> bool:
+            return "laptop is away since" in await reason()
 
-    async def on_attic() -> bool:
-        return (await attic.run("test", "-e", ASLEEP, check=False)).returncode == 0
-
-    await lab.until(is_("free"), "attic has come, and nobody needs it")
-    attic.pause()
-    try:
-        await lab.until(is_("asleep"), "attic sleeps", 90)
-        job = await lab.sbatch("#!/bin/sh\nhostname\n", "-w", "h100-1")
-        await lab.until(on_head, "the head has run the wake command", 60)
-        assert await state() == "waking"
-    finally:
-        attic.resume()
-    done = await lab.completed(job)
-    assert done["NodeList"] == "h100-1"
-    assert [(row["provider"], row["slot"]) for row in (await lab.nodes()).values()] == [("static", "h100-1")]
-    assert not lab.alive("aws"), "nothing was rented"
-    await lab.until(on_attic, "it is told to sleep when it is idle", 90)
-    assert await lab.nodes() == {} or {row["phase"] for row in (await lab.nodes()).values()} == {"terminating"}
-    attic.pause()
-    try:
-        await lab.until(is_("asleep"), "attic sleeps again", 120)
-        assert (await lab.meshctl("remove", "--force", "--yes", "attic")).returncode == 0
-        await lab.until(is_("forgotten"), "who is away is not waited for", 60)
-    finally:
-        attic.resume()
-        await attic.destroy()
+        await lab.until(ended, "the machine that it was is gone")
+        await lab.until(closed, "its slot says why it is closed")
+        laptop.resume()
+        row = (await nodes_of(lab, "laptop"))["laptop"]
+        assert (row["slot"], row["machine"] != machine) == (slot, True)
+        assert await reason() == ""
+        told = await lab.job(job)
+        assert (told["JobState"], told["NodeList"], told["Restarts"]) == ("RUNNING", rented, "0")
+        assert (await lab.srun("-w", slot, "hostname")).strip() == slot
+        await lab.head.run("scancel", job)
+        await evicted(lab, laptop)
