@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.e2e.lab import WAIT_FOR_WORD, Lab
-from tests.e2e.owned import evicted, host_is, hosts, invite, nodes_of, owned, said
+from tests.e2e.owned import evicted, host_is, hosts, invite, nodes_of, owned, said, same
 
 pytestmark = [
     pytest.mark.e2e,
@@ -57,8 +57,9 @@ async def test_a_job_wakes_a_host_and_its_idle_time_puts_it_to_sleep(owners: Lab
 
 
 async def test_a_lid_that_was_closed(owners: Lab, lab: Lab) -> None:
-    """Its slot waits for it, and the job of another node knows nothing of it."""
+    """One job on it and a rented machine. Its slot waits for it, and the job of the other node knows nothing of it."""
     async with owned(lab, "laptop") as (laptop,):
+        before = await laptop.manifest()
         redeemed = await laptop.redeem(await invite(lab, "laptop"))
         assert redeemed.returncode == 0, said(redeemed)
         row = (await nodes_of(lab, "laptop"))["laptop"]
@@ -69,6 +70,9 @@ async def test_a_lid_that_was_closed(owners: Lab, lab: Lab) -> None:
 
         assert await reason() == "", "what was said while it was awaited"
         rented = "h100-2" if slot == "h100-1" else "h100-1"
+        both = await lab.srun("-w", f"{slot},{rented}", "--gpus=2", "--ntasks-per-node=1", "hostname")
+        assert sorted(both.split()) == sorted([slot, rented])
+        assert {row["provider"] for row in (await lab.nodes()).values()} == {"static", "aws"}
         job = await lab.sbatch(WAIT_FOR_WORD, "-w", rented)
         await lab.running(job)
         laptop.pause()
@@ -91,3 +95,4 @@ async def test_a_lid_that_was_closed(owners: Lab, lab: Lab) -> None:
         assert (await lab.srun("-w", slot, "hostname")).strip() == slot
         await lab.head.run("scancel", job)
         await evicted(lab, laptop)
+        same(before, await laptop.manifest())
