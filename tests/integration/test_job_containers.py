@@ -1,4 +1,7 @@
-"""`srun --container` with the oci.conf of `meshctl init`, as an ordinary user, with Slurm of two releases and crun."""
+"""`srun --container` with the oci.conf of `meshctl init`, as an ordinary user, with Slurm of two releases and crun.
+
+On two nodes, which get their files from the head, and on the head, which has them.
+"""
 
 from __future__ import annotations
 
@@ -92,25 +95,29 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             f"NodeName={slot} NodeAddr={lab.hosts[name].address} CPUs=2 RealMemory=500\n"
             for name, slot in zip(("one", "two"), cluster.nodes, strict=True)
         )
-        (conf / "slurm.conf").write_text(CONF + nodes + "PartitionName=all Nodes=ALL Default=YES\n")
+        nodes += f"NodeName=head NodeAddr={head.address} CPUs=2 RealMemory=500\nPartitionName=head Nodes=head\n"
+        (conf / "slurm.conf").write_text(
+            f"{CONF}{nodes}PartitionName=all Nodes={','.join(cluster.nodes)} Default=YES\n"
+        )
         (conf / "oci.conf").write_text(render_oci(parse_version(head.call("slurmctld", "-V"))))
         head.without_cgroups()
         for host in lab.hosts.values():
             host.call("useradd", "--uid", UID, "--create-home", USER)
         head.start_slurmctld()
-        for name, slot in zip(("one", "two"), cluster.nodes, strict=True):
+        served = ("--conf-server", f"{NETWORK}.1:6817")
+        for name, slot in zip(("head", "one", "two"), ("head", *cluster.nodes), strict=True):
             host = lab.hosts[name]
             folders = " ".join(f"{BUNDLE}/rootfs{one}" for one in (*SYSTEM, "/tmp"))
             links = " && ".join(f"ln -s usr/{one} {BUNDLE}/rootfs/{one}" for one in ("bin", "sbin", "lib", "lib64"))
             script = f"mkdir -p {folders} && {links} && cat >{BUNDLE}/config.json <<'E'\n{json.dumps(CONFIG)}\nE\n"
             host.call("sh", "-ec", f"{script}chown -R {USER}: {BUNDLE}")
             host.call("mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup")  # crun looks which kind it is
-            host.start_slurmd("--conf-server", f"{NETWORK}.1:6817", "-N", slot)
+            host.start_slurmd(*(served if host is not head else ()), "-N", slot)
 
         def idle() -> bool:
-            return head.call("sinfo", "-h", "-N", "-o", "%T").split() == ["idle", "idle"]
+            return head.call("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * 3
 
-        wait_until(idle, "both nodes are idle")
+        wait_until(idle, "all nodes are idle")
         yield cluster
     finally:
         lab.close()
@@ -173,11 +180,14 @@ def test_nobody_believes_another_users_notes(cluster: Cluster) -> None:
     assert asked == "refused\n", "root does not ask crun about a user's containers"
 
 
-def test_without_crun_the_step_fails_instead_of_running_on_the_node(cluster: Cluster) -> None:
-    host = cluster.lab.hosts["one"]
+@pytest.mark.parametrize("where", ["node", "head"])
+def test_without_crun_the_step_fails_instead_of_running_on_the_node(cluster: Cluster, where: str) -> None:
+    host = cluster.lab.hosts["one" if where == "node" else "head"]
+    options = ("-w", cluster.nodes[0]) if where == "node" else ("-p", "head")
+    assert cluster.srun(*options, "sh", "-c", "echo ran") == ("0", "ran\n")
     try:
         host.call("mv", "/usr/bin/crun", "/usr/bin/crun.away")
-        code, said = cluster.srun("-w", cluster.nodes[0], "sh", "-c", "echo ran")
+        code, said = cluster.srun(*options, "sh", "-c", "echo ran")
         assert code == "127"
         assert "ran\n" not in said
     finally:
