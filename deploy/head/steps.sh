@@ -237,6 +237,7 @@ install_python() {
 put_files() { # CHECKOUT ROOT PYTHON
     put_units "$1" "$2"
     put_recipes "$1" "$2"
+    put_monitoring "$1" "$2"
     put_links "$2"
     put_made_files "$1" "$2" "$3"
 }
@@ -257,6 +258,15 @@ put_recipes() {
     cp -rL "$1/recipes" "$2$shared/recipes.new"
     chmod -R u=rwX,go=rX "$2$shared/recipes.new"
     mv "$2$shared/recipes.new" "$2$shared/recipes"
+}
+
+# For Prometheus and Grafana: docs/monitoring.md.
+put_monitoring() {
+    rm -rf "$2$shared/prometheus" "$2$shared/grafana"
+    for folder in prometheus grafana; do
+        install -d -m 755 "$2$shared/$folder"
+        install -m 644 "$1/deploy/$folder"/* "$2$shared/$folder"
+    done
 }
 
 put_links() {

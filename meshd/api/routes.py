@@ -9,8 +9,6 @@ from typing import Any, get_origin
 
 import structlog
 from aiohttp import web
-from prometheus_client import CollectorRegistry
-from prometheus_client.aiohttp import make_aiohttp_handler
 from pydantic import BaseModel
 
 from meshd.api import openapi
@@ -18,7 +16,7 @@ from meshd.api.auth import UNKNOWN_ACTOR, Actor, Authorizer, peer_of
 from meshd.api.endpoints import CALLER, ENDPOINTS, Endpoint, ReadByMembers, Write
 from meshd.api.faults import Denied, NotReady, TooMany
 from meshd.api.handlers import Handlers
-from meshd.api.metrics import PAGE as METRICS
+from meshd.api.monitoring import MonitoringPages
 from meshd.api.schema import CallerView, Document, Request
 
 log = structlog.get_logger(__name__)
@@ -31,17 +29,17 @@ POLLS_PER_USER = 32
 class Routes:
     """Serves the table of endpoints: reads the request, checks the caller, calls the handler, writes the answer."""
 
-    def __init__(self, handlers: Handlers, authorizer: Authorizer, metrics: CollectorRegistry) -> None:
+    def __init__(self, handlers: Handlers, authorizer: Authorizer, monitoring: MonitoringPages) -> None:
         handlers.check()
         self._handlers = handlers
         self._authorizer = authorizer
-        self._metrics = metrics
+        self._monitoring = monitoring
         self._polls: Counter[int] = Counter()
         self._closing = asyncio.Event()
 
     def add_to(self, app: web.Application) -> None:
         """Register every page."""
-        app.router.add_get(METRICS, make_aiohttp_handler(self._metrics))
+        self._monitoring.add_to(app)
         app.router.add_get(openapi.PAGE, _openapi)
         for endpoint in ENDPOINTS:
             add = app.router.add_get if endpoint.method == "GET" else app.router.add_post

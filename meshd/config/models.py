@@ -21,6 +21,7 @@ SLURM_DEFAULT = "default"
 
 KILL_AT_MAX = 100
 _Usd = Annotated[float, Field(gt=0, le=USD_MAX)]
+_Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class _Table(BaseModel):
@@ -359,6 +360,9 @@ class MetricsSettings(_Table):
         pattern=r"^(|[A-Za-z0-9.-]+:\d{1,5}|\[[0-9a-fA-F:.%a-z]+\]:\d{1,5})$",
         description="HOST:PORT to serve them on as well; empty: nowhere. Anybody who reaches it may read them",
     )
+    node_exporter_port: _Port = Field(9100, description="of node_exporter on nodes, for `/v1/targets`; 0: none")
+    dcgm_exporter_port: _Port = Field(9400, description="of NVIDIA's dcgm-exporter on nodes with GPUs; 0: none")
+    nvidia_gpu_exporter_port: _Port = Field(9835, description="of nvidia_gpu_exporter on nodes with GPUs; 0: none")
 
     @field_validator("listen")
     @classmethod
@@ -372,6 +376,11 @@ class MetricsSettings(_Table):
         """Host and port; None for nowhere."""
         host, _, port = self.listen.rpartition(":")
         return (host.strip("[]"), int(port)) if self.listen else None
+
+    @property
+    def exporter_ports(self) -> tuple[int, int, int]:
+        """Of node_exporter, dcgm-exporter and nvidia_gpu_exporter; 0 for none."""
+        return self.node_exporter_port, self.dcgm_exporter_port, self.nvidia_gpu_exporter_port
 
 
 class MlflowSettings(_Table):

@@ -14,6 +14,7 @@ from meshd.daemon.auth_key.wiring import build as build_auth_key
 from meshd.daemon.controller import Controller
 from meshd.daemon.head_api.audit import AuditService, AuditSources
 from meshd.daemon.head_api.freeze import FreezeService
+from meshd.daemon.head_api.metrics import KeyTimes
 from meshd.daemon.head_api.wiring import HeadApiParts
 from meshd.daemon.head_api.wiring import build as build_head_api
 from meshd.daemon.hosts.provider import StaticProvider
@@ -255,7 +256,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         JobComments(ports.slurm, clock, sources.slurm, waiting),
         promises, machines.controller, slurm_files, slots, roster, head_exports, accounts, node_settings,
         nodes.node_tokens, auth_key.controller,
-        auth_key.machine_keys, auth_key.spares, munge_key.controller, prices.controller, logs, lag,
+        auth_key.machine_keys, auth_key.spares, munge_key.controller, munge_key.age, prices.controller, logs, lag,
         *head_programs.controllers, owned.controller, images,
     ]  # fmt: skip
     uses = JobUses(ledger, ports.job_records, ports.slurm, clock, copy)
@@ -288,6 +289,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         costs=costs, ledger=ledger, auth_key=auth_key.service, munge_key=munge_key.service,
         node_tokens=nodes.token_service, hosts=owned.invitations, images=baked.service, freezes=frozen,
         audit=audit, waiting=waiting,
+        keys=lambda: KeyTimes(auth_key.controller.ends_at, munge_key.age.made_at, active.current()),
     )  # fmt: skip
     controllers.append(ServiceStatus(notifier, machines.controller, journal, desired, head.service, clock))
     node_api = NodeApiServer(live, tailnet, nodes.service, clock, owned.service)

@@ -1,4 +1,4 @@
-"""Declares all of meshd's metrics, with base units in their names.
+"""Declares all of meshd's metrics, with base units in their names. docs/metrics.md describes each.
 
 Counters and histograms change when events happen. Gauges are read at each scrape, from a MetricsSnapshot. No label has
 a value that occurs only once (such as a machine's name): pools, their slots, providers and phases bound the number of
@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -46,6 +53,15 @@ class MetricsSnapshot:
         cost_usd: of all machines ever, by pool and provider.
         job_cost_usd: of all jobs ever, by pool, account and user.
         budget_usd, budget_spent_usd: the limits, and what is spent, by pool ("" over all) and period.
+        oldest_in_phase_s: for how long the machine has been in its phase that is in it longest, by pool, provider and
+            phase.
+        jobs: of Slurm's queue, by pool and state.
+        jobs_waiting: those that wait for machines, by pool and what they wait for.
+        node_info: by pool, slot, provider, region and instance type; always True.
+        node_load1, node_heartbeat_age_s, node_gpu_use, node_gpu_memory_b: what a node's agent reported last, by pool
+            and slot: load average, age of that report, mean use of its GPUs (0 to 1), memory used of all its GPUs.
+        auth_key_ends_at, munge_key_made_at: in seconds since the epoch; None when not known.
+        rotation_active_s: for how long a rotation is active, by key; 0 while none is.
     """
 
     machines: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
@@ -68,6 +84,17 @@ class MetricsSnapshot:
     job_cost_usd: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     budget_usd: Mapping[tuple[str, str], float] = field(default_factory=dict)
     budget_spent_usd: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    oldest_in_phase_s: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    jobs: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    jobs_waiting: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    node_info: Mapping[tuple[str, str, str, str, str], bool] = field(default_factory=dict)
+    node_load1: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    node_heartbeat_age_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    node_gpu_use: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    node_gpu_memory_b: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    auth_key_ends_at: float | None = None
+    munge_key_made_at: float | None = None
+    rotation_active_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class Metrics:
@@ -83,6 +110,8 @@ class Metrics:
     """
 
     def __init__(self) -> None:
+        # Without them each counter has a second series.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self.provider_calls = Counter(
@@ -115,7 +144,7 @@ class _SnapshotCollector(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """The families without values, for their names."""
-        return families(MetricsSnapshot(tick_age_s=0.0))
+        return families(MetricsSnapshot(tick_age_s=0.0, auth_key_ends_at=0.0, munge_key_made_at=0.0))
 
     def collect(self) -> Iterable[Metric]:
         """The families with the present values."""
@@ -128,8 +157,25 @@ def families(now: MetricsSnapshot) -> list[Metric]:
     found: list[Metric] = [
         build,
         _table("meshd_machines", "Machines that are not gone.", ("pool", "provider", "phase"), now.machines),
+        _table(
+            "meshd_phase_oldest_seconds", "For how long the machine has been in its phase that is in it longest.",
+            ("pool", "provider", "phase"), now.oldest_in_phase_s,
+        ),
         _row("meshd_gpus_ready", "GPUs that Slurm can use; machines, in a pool without GPUs.", "pool", now.gpus_ready),
         _table("meshd_nodes_unfit", "READY nodes that are not fit for jobs.", ("pool", "reason"), now.nodes_unfit),
+        _table(
+            "meshd_node_info", "A node, and what it is.", ("pool", "slot", "provider", "region", "instance_type"),
+            now.node_info,
+        ),
+        _table("meshd_node_load1", "Load average of the last minute.", ("pool", "slot"), now.node_load1),
+        _table(
+            "meshd_node_heartbeat_age_seconds", "Since the last report of the node's agent.", ("pool", "slot"),
+            now.node_heartbeat_age_s,
+        ),
+        _table("meshd_node_gpu_utilization_ratio", "Mean of the node's GPUs.", ("pool", "slot"), now.node_gpu_use),
+        _table(
+            "meshd_node_gpu_memory_used_bytes", "Of all the node's GPUs.", ("pool", "slot"), now.node_gpu_memory_b
+        ),
         _table(
             "meshd_node_path_direct", "1 while the node's tailnet path to the head is direct, 0 while it is relayed.",
             ("pool", "slot", "accepts"), now.path_direct,
@@ -137,6 +183,8 @@ def families(now: MetricsSnapshot) -> list[Metric]:
         _table(
             "meshd_node_path_rtt_seconds", "Round trip from the node to the head.", ("pool", "slot"), now.path_rtt_s
         ),
+        _table("meshd_jobs", "Jobs of Slurm's queue.", ("pool", "state"), now.jobs),
+        _table("meshd_jobs_waiting", "Jobs that wait for machines.", ("pool", "wait"), now.jobs_waiting),
         _row("meshd_gpus_wanted", "The pool's target.", "pool", now.gpus_wanted),
         _table("meshd_usd_per_hour", "Cost of rented machines.", ("pool", "provider"), now.usd_per_hour),
         _row("meshd_problems", "Problems that `meshctl status` shows.", "severity", now.problems),
@@ -151,6 +199,7 @@ def families(now: MetricsSnapshot) -> list[Metric]:
         ),
         GaugeMetricFamily("meshd_steps_in_flight", "Steps of plans in progress.", now.steps_in_flight),
         GaugeMetricFamily("meshd_auth_key_dead", "1 when machines cannot join with the auth key.", now.auth_key_dead),
+        _row("meshd_rotation_active_seconds", "For how long a rotation is active.", "key", now.rotation_active_s),
         GaugeMetricFamily("meshd_frozen", "1 while meshd rents nothing and ends nothing.", now.frozen),
         _counter("meshd_cost_usd", "What machines have cost.", ("pool", "provider"), now.cost_usd),
         _counter(
@@ -167,9 +216,12 @@ def families(now: MetricsSnapshot) -> list[Metric]:
         ),
         CounterMetricFamily("meshd_reconfigures", "Reconfigures of Slurm since meshd started.", now.reconfigures),
     ]  # fmt: skip
-    if now.tick_age_s is not None:
-        found.append(GaugeMetricFamily("meshd_tick_age_seconds", "Since the last tick.", now.tick_age_s))
-    return found
+    known = (
+        ("meshd_tick_age_seconds", "Since the last tick.", now.tick_age_s),
+        ("meshd_auth_key_expiry_timestamp_seconds", "When the shared auth key ends.", now.auth_key_ends_at),
+        ("meshd_munge_key_created_timestamp_seconds", "When the munge key was made.", now.munge_key_made_at),
+    )
+    return found + [GaugeMetricFamily(name, text, value) for name, text, value in known if value is not None]
 
 
 def _row(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:

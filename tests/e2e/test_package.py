@@ -223,7 +223,8 @@ async def test_the_same_as_by_the_installer(packaged: Packaged) -> None:
     for path in (
         f"{UNITS}/slurmctld.service.d/10-meshd.conf", "/usr/lib/sysusers.d/meshd.conf", "/usr/lib/meshd/slurm-resume",
         "/usr/share/bash-completion/completions/meshctl",
-        "/usr/share/meshd/recipes/README.md", "/etc/meshd/credentials/tailscale",
+        "/usr/share/meshd/recipes/README.md", "/usr/share/meshd/prometheus/meshd.rules.yml",
+        "/usr/share/meshd/grafana/overview.json", "/etc/meshd/credentials/tailscale",
     ):  # fmt: skip
         await head.run("test", "-e", path)
     refused = await head.run("/srv/meshd/deploy/head/install", "--offline", check=False)

@@ -270,9 +270,15 @@ class AuthKeyController(Controller):
             yield from problems.rotation_problems(last, now, in_use)
         if self._put_off is not None and (other := self._any_active.current()) is not None:
             yield problems.put_off(self._put_off.reason, other)
-        end = self._triggers.end_of(in_use) if in_use else None
+        end = self.ends_at
         if in_use is not None and end is not None and end - self._triggers.ahead <= now and self.active is None:
             yield problems.key_ends(in_use, end, now, ports.file, can_mint=ports.minter is not None)
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When the key in use ends; None when there is none, or that is not known."""
+        in_use = self._store.in_use()
+        return self._triggers.end_of(in_use) if in_use else None
 
     def checks(self) -> Iterable[Check]:
         """The keys, and the devices that joined with them. See Controller."""

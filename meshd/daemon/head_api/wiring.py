@@ -7,13 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from meshd.api.auth import Authorizer
+from meshd.api.monitoring import MonitoringPages
 from meshd.api.server import HeadApiServer
 from meshd.daemon.auth_key.service import AuthKeyService
 from meshd.daemon.head_api.audit import AuditService
 from meshd.daemon.head_api.doctor import Doctor
 from meshd.daemon.head_api.freeze import FreezeService
-from meshd.daemon.head_api.metrics import MetricsReader, MetricsService
+from meshd.daemon.head_api.metrics import KeyTimes, MetricsReader, MetricsService
 from meshd.daemon.head_api.service import HeadService
+from meshd.daemon.head_api.targets import Targets
 from meshd.daemon.hosts.invitations import Invitations
 from meshd.daemon.images.service import ImageService
 from meshd.daemon.live_settings import LiveSettings, Reload
@@ -88,9 +90,12 @@ def build(
     freezes: FreezeService,
     audit: AuditService,
     waiting: Callable[[], tuple[WaitingJob, ...]] = tuple,
+    keys: Callable[[], KeyTimes] = KeyTimes,
 ) -> HeadApiParts:
     """Build the parts. For the arguments see HeadService and MetricsReader."""
-    clock, cluster, metrics_service = store.clock, live.settings.cluster, MetricsService(metrics, live, store.clock)
+    clock, cluster = store.clock, live.settings.cluster
+    pages = MonitoringPages(metrics.registry, Targets(store.journal, live))
+    metrics_service = MetricsService(pages, live, clock)
     everything = Report(report, metrics_service)
     service = HeadService(
         live, store, machines, slurm=slurm, slurm_files=slurm_files, slurm_ping=slurm_ping, tailnet=tailnet,
@@ -103,10 +108,12 @@ def build(
         hosts=hosts, images=images, freezes=freezes, audit=audit, waiting=waiting,
     )  # fmt: skip
     metrics.follow(
-        MetricsReader(store.journal, desired, snapshot, service, guards, slurm_files, machines, ledger, clock)
+        MetricsReader(
+            store.journal, desired, snapshot, service, guards, slurm_files, machines, ledger, live, waiting, keys, clock
+        )
     )
     server = HeadApiServer(
         service.handlers(), path=cluster.socket, authorizer=Authorizer(cluster.socket_group, own_uid=os.getuid()),
-        metrics=metrics.registry,
+        monitoring=pages,
     )  # fmt: skip
     return HeadApiParts(service, server, metrics_service, reload)

@@ -9,6 +9,7 @@ from pydantic import SecretBytes
 
 from meshd.daemon.active_rotation import ActiveRotations
 from meshd.daemon.agents import AgentQueues
+from meshd.daemon.munge_key.age import MungeKeyAge
 from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.daemon.munge_key.head import HeadSide
 from meshd.daemon.munge_key.keys import MungeKeys
@@ -29,6 +30,7 @@ class MungeKeyParts:
 
     controller: MungeKeyController
     service: MungeKeyService
+    age: MungeKeyAge
 
 
 def build(
@@ -49,4 +51,4 @@ def build(
     nodes = MungeNodes(journal, slurm, clock, poll_hold_s)
     keys = MungeKeys(rotations, store, credential, head, clock)
     controller = MungeKeyController(rotations, keys, head, agents, nodes, slurm, clock, timings or SwitchTimings())
-    return MungeKeyParts(controller, MungeKeyService(controller, active, clock))
+    return MungeKeyParts(controller, MungeKeyService(controller, active, clock), MungeKeyAge(controller, clock))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from meshd.api.schema import ProblemView
 from meshd.daemon.live_settings import LiveSettings
@@ -15,7 +15,7 @@ from meshd.daemon.providers.circuit import Circuit
 from meshd.daemon.providers.guarded import Operation, guarded
 from meshd.daemon.providers.registry import OffProvider
 from meshd.daemon.reporting import Check, Reporter
-from meshd.errors import ProviderError, Transient, Uncertain
+from meshd.errors import AuthFailed, ProviderError, QuotaExceeded, Transient, Uncertain
 from meshd.obs.metrics import Metrics
 from meshd.provider_api import Provider
 from meshd.runtime.clock import Clock
@@ -99,6 +99,10 @@ class Deadline:
             raise kind(f"no answer within {timeout_s:g} s", provider=self._provider, operation=operation) from error
 
 
+ALERTED = (AuthFailed.kind, QuotaExceeded.kind)
+"""Outcomes for which there is an alert."""
+
+
 class Meter:
     """Keeps the books of one provider's calls. Its outcomes: ok, the error's kind, cancelled, fault (one of ours)."""
 
@@ -106,6 +110,10 @@ class Meter:
         self._provider = provider
         self._metrics = metrics
         self._clock = clock
+        # From 0 on, so that the first refusal is an increase.
+        for operation in get_args(Operation):
+            for outcome in ALERTED:
+                metrics.provider_calls.labels(provider, operation, outcome)
 
     async def call(self, operation: Operation, ask: Callable[[], Awaitable[T]]) -> T:
         """See Guard."""

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 from meshd.api import endpoints as e
 from meshd.api import schema as s
 from meshd.api.auth import Accounts, Authorizer
+from meshd.api.monitoring import MonitoringPages
 from meshd.api.server import HeadApiServer
 from meshd.config import TimingSettings
 from meshd.daemon.head_api.events import EventService
@@ -249,7 +250,9 @@ def serve(
 ) -> Iterator[SimHead]:
     """The head behind a real server on a real socket. A tick begins every 20 ms, unless it is frozen."""
     authorizer = Authorizer(group, own_uid=own_uid, accounts=accounts)
-    server = HeadApiServer(head, path=socket, authorizer=authorizer, metrics=Metrics().registry)
+    server = HeadApiServer(
+        head, path=socket, authorizer=authorizer, monitoring=MonitoringPages(Metrics().registry, list)
+    )
 
     async def ticks() -> None:
         while True:

@@ -169,7 +169,7 @@ class MungeLab:
             MungeKeyStore(self.directory), self.head, self.agents, fresh(lambda: self.seen), LoopClock(),
             poll_hold_s=SILENT_S - POLL_SLACK_S, credential=lambda: self.credential, timings=TIMINGS,
         )  # fmt: skip
-        self.controller, self.service = parts.controller, parts.service
+        self.controller, self.service, self.age = parts.controller, parts.service, parts.age
 
     def node(self, number: int) -> Agent:
         one = machine(Phase.READY, index=number)

@@ -4,39 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-import yaml
 
 from meshd import config
 from meshd.api.auth import Authorizer
 from meshd.api.listen import SocketError
-from meshd.api.metrics import MetricsServer
+from meshd.api.monitoring import ExporterTarget, MetricsServer, MonitoringPages
 from meshd.api.schema import ProblemView
 from meshd.api.server import HeadApiServer
 from meshd.codes import FaultCode
 from meshd.config import MetricsSettings
-from meshd.daemon.head_api.metrics import RETRY_S, MetricsService, metrics_snapshot
+from meshd.daemon.active_rotation import ActiveRotation
+from meshd.daemon.head_api.metrics import RETRY_S, KeyTimes, MetricsService, metrics_snapshot
+from meshd.daemon.head_api.targets import exporter_targets
 from meshd.daemon.providers.breaker import COOL_DOWN_S, FAILURES_MAX, Breaker
 from meshd.daemon.providers.report import paused
 from meshd.model.desired import Desired, Policy, Pool, Target
 from meshd.model.machine import Machine, Phase, Removal
-from meshd.model.observed import AgentReport, Fresh
+from meshd.model.observed import AgentReport, Fresh, GpuLoad, SlurmJob, SlurmView
 from meshd.model.path import MeasuredPath, PathKind
-from meshd.obs.metrics import Metrics, MetricsSnapshot, families
+from meshd.obs.metrics import Metrics, MetricsSnapshot
 from meshd.plan.paths import FRESH_S
+from meshd.plan.waiting import Wait, WaitingJob
 from tests.codes import faulty
 from tests.live import live_settings
 from tests.unit.api.answers import Answers
 from tests.unit.daemon.small import HandClock
-from tests.unit.worlds import GONE_DARK, NOW, ago, machine, node, slurm, snapshot
+from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, machine, node, slurm, snapshot
 
 ROOT = Path(__file__).resolve().parents[3]
 PROMETHEUS = ROOT / "deploy/prometheus"
@@ -94,7 +96,7 @@ def test_no_series_is_made_for_a_machine() -> None:
     metrics, many = Metrics(), [machine(Phase.READY, index=n) for n in range(1, 8)]
     metrics.follow(lambda: stand(*many))
     text = repr(samples(metrics).keys())
-    assert not any(m.name in text or m.slot in text or m.instance_id in text for m in many)
+    assert not any(m.name in text or m.instance_id in text for m in many)
 
 
 def test_paths_have_the_slot_and_what_the_pool_accepts() -> None:
@@ -114,6 +116,76 @@ def test_paths_have_the_slot_and_what_the_pool_accepts() -> None:
     direct = {key[1]: value for key, value in found.items() if key[0] == "meshd_node_path_direct"}
     assert direct == {("h100", "h100-0", "direct"): 1, ("h100", "h100-1", "direct"): 0}, "old ones tell nothing"
     assert found["meshd_node_path_rtt_seconds", ("h100", "h100-1")] == 0.02
+
+
+def test_what_nodes_report_is_shown_while_it_is_new() -> None:
+    fleet = [machine(Phase.READY, index=n, region="eu-1") for n in (1, 2, 3)] + [machine(Phase.BOOTING, index=4)]
+    gpus = (GpuLoad(0, 50, 1024), GpuLoad(1, 100, 3072))
+    reports = {
+        fleet[0].name: AgentReport(ago(5), load1=1.5, gpus=gpus),
+        fleet[1].name: AgentReport(ago(FRESH_S + 1), load1=9.0, gpus=gpus),
+    }
+    now = stand(*fleet, snapshot=snapshot(reports=reports))
+    first, second = ("h100", "h100-1"), ("h100", "h100-2")
+    assert now.node_info.keys() == {("h100", f"h100-{n}", "aws", "eu-1", "g.1") for n in (1, 2, 3)}
+    assert now.node_load1 == {first: 1.5}
+    assert now.node_gpu_use == {first: 0.75} and now.node_gpu_memory_b == {first: 4 * 2**30}
+    assert now.node_heartbeat_age_s == {first: 5.0, second: FRESH_S + 1}
+
+
+def test_the_oldest_machine_of_each_phase() -> None:
+    now = stand(
+        machine(Phase.BOOTING, age_s=5), machine(Phase.BOOTING, index=2, age_s=90), machine(Phase.READY, index=3)
+    )
+    assert now.oldest_in_phase_s == {("h100", "aws", "booting"): 90.0, ("h100", "aws", "ready"): 10.0}
+
+
+def test_jobs_by_the_pool_of_their_nodes_or_their_partition() -> None:
+    jobs = (
+        SlurmJob("1", "ann", "gpu", "RUNNING", ("h100-1",)), SlurmJob("2", "ann", "gpu,head", "PENDING"),
+        SlurmJob("3", "ann", "gpu", "STOPPED"), SlurmJob("4", "ann", "head", "RUNNING", ("head",)),
+        SlurmJob("5", "ann", "head", "PENDING"),
+    )  # fmt: skip
+    seen = snapshot(slurm=Fresh(SlurmView("24.11.5", {}, jobs), NOW))
+    now = stand(snapshot=seen, partitions={"h100": "gpu", "empty": "empty"})
+    assert {key: n for key, n in now.jobs.items() if n} == {
+        ("h100", "running"): 1, ("h100", "pending"): 1, ("h100", "other"): 1,
+    }  # fmt: skip
+    assert now.jobs["empty", "running"] == 0, "an alert can rely on it"
+    assert stand().jobs == {}, "while Slurm cannot be read"
+
+
+def test_jobs_that_wait_are_counted_by_what_they_wait_for() -> None:
+    pools = {name: Pool(name, "h100", 1, 8, ("aws",), from_queue=name == "h100") for name in ("h100", "by-hand")}
+    waiting = [WaitingJob(str(n), "ann", "h100", 1, 0, Wait.REFUSED, None, "sold out", batch=True) for n in (1, 2)]
+    now = stand(desired=Desired("lab", pools, {}, Policy(), {}), waiting=waiting)
+    assert now.jobs_waiting == {
+        ("h100", "refused"): 2, ("h100", "order"): 0, ("h100", "boot"): 0, ("h100", "start"): 0,
+    }  # fmt: skip
+
+
+def test_keys_and_their_rotations() -> None:
+    rotation = ActiveRotation("munge key", "meshctl rotate-key --munge", "stage", ago(100), "")
+    now = stand(keys=KeyTimes(NOW, ago(60), rotation))
+    assert (now.auth_key_ends_at, now.munge_key_made_at) == (NOW.timestamp(), NOW.timestamp() - 60)
+    assert now.rotation_active_s == {"munge": 100.0, "auth": 0.0}
+    assert stand().rotation_active_s == {"munge": 0.0, "auth": 0.0} and stand().munge_key_made_at is None
+    auth = ActiveRotation("auth key", "meshctl rotate-key", "stage", ago(7), "")
+    assert stand(keys=KeyTimes(rotation=auth)).rotation_active_s == {"munge": 0.0, "auth": 7.0}
+
+
+def test_the_exporters_of_ready_nodes() -> None:
+    bare = replace(OFFER, gpus=0, instance_type="cpu.1")
+    fleet = [
+        machine(Phase.READY, index=2, region="eu-1"), machine(Phase.READY, index=1, offer=bare),
+        machine(Phase.TESTING, index=3), machine(Phase.DRAINING, index=4), machine(Phase.READY, index=5, tailnet_ip=""),
+    ]  # fmt: skip
+    found = exporter_targets(fleet, MetricsSettings(dcgm_exporter_port=0))
+    assert [(one.exporter, one.address) for one in found] == [
+        ("node", "100.64.0.2:9100"), ("node", "100.64.0.3:9100"), ("nvidia_gpu", "100.64.0.3:9835"),
+    ]  # fmt: skip
+    labels = {"slot": "h100-2", "pool": "h100", "provider": "aws", "region": "eu-1", "instance_type": "g.1"}
+    assert found[1].labels == labels
 
 
 def test_an_open_breaker_is_a_problem_and_a_metric() -> None:
@@ -139,7 +211,12 @@ async def metrics() -> Metrics:
 
 async def test_served_on_the_unix_socket(metrics: Metrics, tmp_path: Path) -> None:
     path = tmp_path / "s"
-    server = HeadApiServer(Answers(), path=path, authorizer=Authorizer("nobody", own_uid=0), metrics=metrics.registry)
+    server = HeadApiServer(
+        Answers(),
+        path=path,
+        authorizer=Authorizer("nobody", own_uid=0),
+        monitoring=MonitoringPages(metrics.registry, list),
+    )
     await server.start()
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session:
         async with session.get("http://meshd/metrics") as answer:
@@ -150,9 +227,13 @@ async def test_served_on_the_unix_socket(metrics: Metrics, tmp_path: Path) -> No
     await server.stop()
 
 
+LABELS = {"slot": "h100-1"}
+
+
 @pytest.fixture
 async def port(metrics: Metrics) -> AsyncIterator[int]:
-    server = MetricsServer(metrics.registry)
+    found = [ExporterTarget("node", "100.64.0.2:9100", LABELS), ExporterTarget("dcgm", "100.64.0.2:9400", LABELS)]
+    server = MetricsServer(MonitoringPages(metrics.registry, lambda: found))
     yield await server.start("127.0.0.1", 0)
     await server.stop()
 
@@ -168,9 +249,23 @@ async def test_served_over_tcp_and_nothing_else(port: int) -> None:
             assert answer.status == 405
 
 
+async def test_targets_in_the_form_of_http_sd(port: int) -> None:
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+        async with session.get("/v1/targets") as answer:
+            assert answer.content_type == "application/json"
+            assert await answer.json() == [
+                {"targets": ["100.64.0.2:9100"], "labels": {"exporter": "node", **LABELS}},
+                {"targets": ["100.64.0.2:9400"], "labels": {"exporter": "dcgm", **LABELS}},
+            ]
+        async with session.get("/v1/targets?exporter=dcgm") as answer:
+            assert [group["targets"] for group in await answer.json()] == [["100.64.0.2:9400"]]
+        async with session.get("/v1/targets?exporter=dgcm") as answer:
+            assert answer.status == 400 and "dgcm" in (await answer.json())["error"]
+
+
 async def test_an_address_that_is_taken_is_told(metrics: Metrics, port: int) -> None:
     with pytest.raises(SocketError, match=str(port)):
-        await MetricsServer(metrics.registry).start("127.0.0.1", port)
+        await MetricsServer(MonitoringPages(metrics.registry, list)).start("127.0.0.1", port)
 
 
 async def test_an_address_that_is_taken_is_tried_again(metrics: Metrics) -> None:
@@ -185,7 +280,8 @@ async def test_an_address_that_is_taken_is_tried_again(metrics: Metrics) -> None
             assert problem.severity == "warning"
             taken.close()
 
-    telemetry = MetricsService(metrics, live_settings(metrics=MetricsSettings(listen=f"127.0.0.1:{port}")), Clock())
+    pages = MonitoringPages(metrics.registry, list)
+    telemetry = MetricsService(pages, live_settings(metrics=MetricsSettings(listen=f"127.0.0.1:{port}")), Clock())
     task = asyncio.create_task(telemetry.run())
     async with asyncio.timeout(20), aiohttp.ClientSession() as session:
         while True:
@@ -215,9 +311,6 @@ def test_where_nobody_can_listen(listen: str, tmp_path: Path) -> None:
         config.load(tmp_path / "m.toml")
 
 
-# -- what is shipped for Prometheus
-
-
 def test_unfit_nodes_are_not_ready_and_counted_by_reason() -> None:
     fit, drained, refused, mine = (machine(Phase.READY, index=index, age_s=100.0) for index in range(1, 5))
     view = slurm(
@@ -231,68 +324,3 @@ def test_unfit_nodes_are_not_ready_and_counted_by_reason() -> None:
     found = {key: number for key, number in now.nodes_unfit.items() if number}
     assert found == {("h100", "drained"): 1, ("h100", "invalid"): 1, ("h100", "drained_by_person"): 1}
     assert now.nodes_unfit["empty", "drained"] == 0, "an alert can rely on it"
-
-
-def declared() -> dict[str, set[str]]:
-    """Every sample's name and its labels."""
-    metrics = Metrics()
-    metrics.provider_calls.labels("aws", "list", "ok").inc()
-    metrics.provider_call_seconds.labels("aws", "list").observe(1)
-    metrics.provider_calls_in_flight.labels("aws", "list").inc()
-    full = MetricsSnapshot(
-        machines={("p", "a", "ready"): 1}, gpus_ready={"p": 1}, gpus_wanted={"p": 1}, usd_per_hour={("p", "a"): 1.0},
-        nodes_unfit={("p", "invalid"): 1}, path_direct={("p", "p-1", "direct"): False}, path_rtt_s={("p", "p-1"): 0.1},
-        problems={"error": 1}, source_up={"s": True}, source_age_s={"s": 1.0}, breaker_open={"a": True}, tick_age_s=1.0,
-        cost_usd={("p", "a"): 1.0}, job_cost_usd={("p", "lab", "ann"): 1.0}, budget_usd={("", "day"): 1.0},
-        budget_spent_usd={("", "day"): 1.0},
-    )  # fmt: skip
-    found: dict[str, set[str]] = {}
-    for family in [*metrics.registry.collect(), *families(full)]:
-        for sample in family.samples:
-            found.setdefault(sample.name, set()).update(sample.labels)
-    return found
-
-
-def rules() -> list[dict[str, Any]]:
-    document = yaml.safe_load((PROMETHEUS / "meshd.rules.yml").read_text())
-    return [rule for group in document["groups"] for rule in group["rules"]]
-
-
-@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
-def test_alerts_ask_for_what_there_is(rule: dict[str, Any]) -> None:
-    known, expression = declared(), rule["expr"]
-    names = re.findall(r"\bmeshd_\w+", expression)
-    assert names
-    assert all(name in known for name in names), names
-    labels = {label for name in names for label in known[name]}
-    asked = {
-        label for inside in re.findall(r"\{([^}]*)\}", expression) for label in re.findall(r"(\w+)\s*[=!]", inside)
-    }
-    grouped = {
-        label.strip()
-        for inside in re.findall(r"\b(?:by|on|ignoring)\s*\(([^)]*)\)", expression)
-        for label in inside.split(",")
-    }
-    assert asked | grouped <= labels
-    assert {"summary", "description"} <= rule["annotations"].keys()
-    assert rule["labels"]["severity"] in {"critical", "warning"}
-    shown = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
-    assert shown <= labels | {"instance", "job"}
-
-
-def test_the_example_of_a_scrape_fits_the_settings() -> None:
-    document = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
-    (job,) = document["scrape_configs"]
-    (target,) = job["static_configs"][0]["targets"]
-    assert MetricsSettings(listen=target).address == ("127.0.0.1", 9679)
-    assert document["rule_files"] == ["meshd.rules.yml"]
-
-
-def test_every_metric_is_described() -> None:
-    text = (ROOT / "docs/operations.md").read_text()
-    metrics = Metrics()
-    metrics.follow(lambda: MetricsSnapshot(tick_age_s=0.0))
-    for family in metrics.registry.collect():
-        kind = {"counter": "_total", "info": "_info"}.get(family.type, "")
-        if family.name.startswith("meshd_"):
-            assert f"| `{family.name}{kind}" in text, family.name

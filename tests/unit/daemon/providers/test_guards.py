@@ -362,8 +362,9 @@ async def test_calls_are_counted_by_how_they_end(world: World) -> None:
         (s.labels["operation"], s.labels["outcome"]): s.value
         for family in world.metrics.registry.collect()
         for s in family.samples
-        if s.name == "meshd_provider_calls_total"
+        if s.name == "meshd_provider_calls_total" and s.value
     }
+    assert world.value("meshd_provider_calls_total", provider="aws", operation="list", outcome="auth_failed") == 0
     assert calls == {("list", "ok"): 1, ("launch", "no_capacity"): 1, ("offers", "fault"): 1}
     assert world.value("meshd_provider_call_seconds_count", provider="aws", operation="list") == 1
 
