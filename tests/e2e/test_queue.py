@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest
 IDLE_S = 5
 QUEUE = f"scale_from_queue = true\nidle_timeout_s = {IDLE_S}"
 BOOT_S = 180.0
+SLURM_LOOKS_S = 30.0
+"""So seldom slurmctld itself looks whether the nodes of a job are up."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -155,6 +157,29 @@ async def test_kills_while_a_job_waits_for_its_machines(lab: Lab) -> None:
     await in_state(lab, job, "COMPLETED")
     assert (await lab.job(job))["Restarts"] == "0"
     assert len(lab.ledger()) - sum(machine.ended_at is not None for machine in lab.ledger()) <= 2
+    await all_free(lab)
+
+
+async def test_a_job_whose_machines_come_while_meshd_restarts_starts_with_the_last_of_them(
+    lab: Lab, figure: Callable[[str], None]
+) -> None:
+    """systemd starts meshd again after RestartSec: the job comes while nobody listens, its nodes while it boots."""
+    since = await log_size(lab)
+    await lab.head.run("systemctl", "kill", "-s", "KILL", "meshd")
+    job = await submit(lab, "srun hostname", "-N2")
+    await in_state(lab, job, "CONFIGURING")
+
+    async def rented() -> bool:
+        return len(lab.alive()) == 2
+
+    await lab.until(rented, "two machines are rented")
+    await lab.head.run("systemctl", "kill", "-s", "KILL", "meshd")
+    await in_state(lab, job, "RUNNING", "COMPLETED")
+    registered = max(await log_times(lab, r"Node \S+ now responding", since))
+    (started, *_) = await log_times(lab, f"Resetting JobId={job} start time", since) or [registered]
+    figure(f"meshd killed twice: the job starts {(started - registered).total_seconds():.1f} s after its last node")
+    assert (started - registered).total_seconds() < SLURM_LOOKS_S / 2
+    assert (await lab.job(job))["Restarts"] == "0"
     await all_free(lab)
 
 

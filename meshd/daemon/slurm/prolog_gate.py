@@ -1,7 +1,8 @@
 """Lets a job start as soon as its nodes are up: ends its PrologSlurmctld, which waits at a FIFO.
 
 slurmctld itself looks only every 30 s whether the nodes of a job are up. What waits is seen by the FIFOs that are
-there, so a restart of meshd or slurmctld meanwhile ends well.
+there, so a restart of meshd or slurmctld meanwhile ends well. What would wait sees by a file that meshd touches whether
+meshd lives or will soon be back, and how long it may wait.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ from meshd.store.journal import Journal
 log = structlog.get_logger(__name__)
 
 DIRECTORY = "prolog"
+ALLOWED = "prolog-limit-s"
+"""The file: how many seconds a prolog may wait. A prolog gives meshd up when it has not been touched for 60 s."""
+TOUCH_S = 5.0
 WAITING_MAX = 10_000
 LOOK_S = 0.1
 SILENT_S = 30.0
@@ -105,6 +109,7 @@ class PrologGate(Controller):
         self._gates: dict[str, _Gate] = {}
         self._limit_s = LIMIT_S
         self._limit_asked_s: float | None = None
+        self._touched_s: float | None = None
 
     @property
     def waiting(self) -> int:
@@ -122,11 +127,16 @@ class PrologGate(Controller):
                     gate.nodes = gate.nodes or (hostlist(nodes) if nodes else ())
         self.wake()
 
-    async def reconcile(self) -> float | None:
-        """End the prologs whose jobs may start. Raises SlurmError where the directory cannot be read."""
+    async def reconcile(self) -> float:
+        """End the prologs whose jobs may start. Raises SlurmError where the directory cannot be used."""
         self._look_at_directory()
-        if not self._gates:
-            return None
+        if self._gates:
+            self._try_all()
+        await self._read_limit()
+        self._touch()
+        return LOOK_S if self._gates else TOUCH_S
+
+    def _try_all(self) -> None:
         machines: dict[str, Machine] = {
             one.slot: one for one in self._journal.machines() if one.phase in IN_SLURM and not one.left_slurm
         }
@@ -135,8 +145,18 @@ class PrologGate(Controller):
             new |= self._try(name, gate, machines)
         if new:
             self._hurry()
-        await self._read_limit()
-        return LOOK_S if self._gates else None
+
+    def _touch(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._touched_s is not None and now_s - self._touched_s < TOUCH_S:
+            return
+        path, new = self._directory.with_name(ALLOWED), self._directory.with_name(f".{ALLOWED}")
+        try:
+            new.write_text(f"{self._limit_s:.0f}\n")
+            new.replace(path)
+        except OSError as error:
+            raise SlurmError(f"{path} cannot be written: {error.strerror}") from error
+        self._touched_s = now_s
 
     def _look_at_directory(self) -> None:
         try:
@@ -205,11 +225,12 @@ class PrologGate(Controller):
         return any(slot_index(pool, node) is not None for pool in self._live.settings.pools)
 
     async def _read_limit(self) -> None:
-        """Read how long slurmctld lets a prolog run, while one has waited for some time."""
+        """Read how long slurmctld lets a prolog run, while none has just come."""
         now, now_s = self._clock.now(), self._clock.monotonic_s()
         if self._limit_asked_s is not None and now_s - self._limit_asked_s < TIMEOUT_KEPT_S:
             return
-        if all((now - gate.since).total_seconds() < ASK_TIMEOUT_AFTER_S for gate in self._gates.values()):
+        waited_s = [(now - gate.since).total_seconds() for gate in self._gates.values()]
+        if waited_s and max(waited_s) < ASK_TIMEOUT_AFTER_S:
             return
         self._limit_asked_s = now_s
         with suppress(SlurmError):

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,14 @@ def run_dir(tmp_path: Path) -> Path:
     (tmp_path / "prolog").mkdir()
     (tmp_path / "etc").mkdir()
     return tmp_path
+
+
+@pytest.fixture
+def limit(run_dir: Path) -> Path:
+    """What meshd touches while it lives."""
+    file = run_dir / "prolog-limit-s"
+    file.write_text("3600\n")
+    return file
 
 
 def program(name: str, run_dir: Path, **settings: int) -> Path:
@@ -100,6 +108,66 @@ def test_without_meshd_each_ends_well_at_once(name: str, run_dir: Path) -> None:
     assert sorted(entry.name for entry in run_dir.iterdir()) == sorted(["bell", "etc", name, "prolog"])
 
 
+@pytest.mark.parametrize("age_s", [61, 86400, -3600])
+def test_where_meshd_has_long_been_silent_a_prolog_ends_at_once(age_s: int, run_dir: Path, limit: Path) -> None:
+    """It hangs, or it ends again and again as soon as it is started."""
+    path = program("prolog-slurmctld", run_dir)
+    os.utime(limit, (time.time() - age_s,) * 2)
+    with bell(run_dir, heard=False):
+        began_s = time.monotonic()
+        assert job(path).wait(10) == 0
+    assert time.monotonic() - began_s < AT_ONCE_S
+    assert gates(run_dir) == []
+
+
+def test_a_prolog_that_comes_while_meshd_restarts_waits_for_it(run_dir: Path, limit: Path) -> None:
+    path = program("prolog-slurmctld", run_dir, look_s=1)
+    process = job(path)
+    until(lambda: bool(gates(run_dir)))
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    with bell(run_dir) as fd:
+
+        def heard() -> bool:
+            with suppress(BlockingIOError):
+                return os.read(fd, 4096) == f"7.{process.pid} h100-[1-2]\n".encode()
+            return False
+
+        until(heard)
+        until(lambda: release(run_dir))
+        assert process.wait(10) == 0
+
+
+def test_a_prolog_ends_when_meshd_is_stopped(run_dir: Path, limit: Path) -> None:
+    """systemd removes the directory then."""
+    path = program("prolog-slurmctld", run_dir, look_s=1)
+    process = job(path)
+    until(lambda: bool(gates(run_dir)))
+    shutil.rmtree(run_dir)
+    assert process.wait(10) == 0
+    assert not run_dir.exists()
+
+
+@pytest.mark.parametrize("said", ["0", "1"])
+def test_a_prolog_ends_before_slurmctld_would_end_it(said: str, run_dir: Path, limit: Path) -> None:
+    path = program("prolog-slurmctld", run_dir, look_s=1)
+    limit.write_text(f"{said}\n")
+    with bell(run_dir):
+        assert job(path).wait(10) == 0
+    assert gates(run_dir) == []
+
+
+@pytest.mark.parametrize("said", ["", "x", "-1", "$(id)", "1000000"])
+def test_a_limit_that_is_none_counts_for_nothing(said: str, run_dir: Path, limit: Path) -> None:
+    path = program("prolog-slurmctld", run_dir)
+    limit.write_text(f"{said}\n")
+    with bell(run_dir):
+        process = job(path)
+        until(lambda: bool(gates(run_dir)))
+        until(lambda: release(run_dir))
+        assert process.wait(10) == 0
+
+
 @pytest.mark.parametrize("name", ["slurm-resume", "slurm-suspend"])
 def test_a_bell_that_is_full_delays_nothing(name: str, run_dir: Path) -> None:
     path = program(name, run_dir)
@@ -114,7 +182,7 @@ def test_a_bell_that_is_full_delays_nothing(name: str, run_dir: Path) -> None:
         assert time.monotonic() - began_s < AT_ONCE_S
 
 
-def test_a_prolog_waits_until_meshd_opens_the_other_side(run_dir: Path) -> None:
+def test_a_prolog_waits_until_meshd_opens_the_other_side(run_dir: Path, limit: Path) -> None:
     path = program("prolog-slurmctld", run_dir)
     with bell(run_dir) as fd:
         process = job(path)
@@ -129,7 +197,7 @@ def test_a_prolog_waits_until_meshd_opens_the_other_side(run_dir: Path) -> None:
     assert gates(run_dir) == []
 
 
-def test_a_task_of_an_array_has_the_name_that_squeue_shows(run_dir: Path) -> None:
+def test_a_task_of_an_array_has_the_name_that_squeue_shows(run_dir: Path, limit: Path) -> None:
     path = program("prolog-slurmctld", run_dir)
     with bell(run_dir):
         process = job(path, SLURM_ARRAY_JOB_ID="5", SLURM_ARRAY_TASK_ID="12")
@@ -139,7 +207,7 @@ def test_a_task_of_an_array_has_the_name_that_squeue_shows(run_dir: Path) -> Non
         assert process.wait(10) == 0
 
 
-def test_a_prolog_says_again_what_it_waits_for(run_dir: Path) -> None:
+def test_a_prolog_says_again_what_it_waits_for(run_dir: Path, limit: Path) -> None:
     """A meshd that has been started meanwhile learns it."""
     path = program("prolog-slurmctld", run_dir, look_s=1)
     with bell(run_dir) as fd:
@@ -160,7 +228,7 @@ def test_a_prolog_says_again_what_it_waits_for(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("nodes", ["x" * 4001, "a b", "a\nb", "$(id)", ""])
-def test_a_list_of_nodes_that_does_not_fit_is_left_to_meshd(nodes: str, run_dir: Path) -> None:
+def test_a_list_of_nodes_that_does_not_fit_is_left_to_meshd(nodes: str, run_dir: Path, limit: Path) -> None:
     path = program("prolog-slurmctld", run_dir)
     with bell(run_dir) as fd:
         process = job(path, SLURM_JOB_NODELIST=nodes)
@@ -171,30 +239,51 @@ def test_a_list_of_nodes_that_does_not_fit_is_left_to_meshd(nodes: str, run_dir:
 
 
 @pytest.mark.parametrize("name", ["", "x", "../7", "7 8"])
-def test_what_is_no_job_waits_for_nothing(name: str, run_dir: Path) -> None:
+def test_what_is_no_job_waits_for_nothing(name: str, run_dir: Path, limit: Path) -> None:
     path = program("prolog-slurmctld", run_dir)
     with bell(run_dir):
         assert job(path, SLURM_JOB_ID=name).wait(10) == 0
 
 
-def test_a_prolog_gives_up_when_meshd_has_gone_for_good(run_dir: Path) -> None:
-    path = program("prolog-slurmctld", run_dir, look_s=1, misses_max=2)
-    with bell(run_dir):
-        process = job(path)
-        until(lambda: bool(gates(run_dir)))
-        time.sleep(0.2)
-    assert process.wait(20) == 0
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_prolog_gives_up_when_meshd_does_not_come_back(heard: bool, run_dir: Path, limit: Path) -> None:
+    """Nobody listens, or what holds the bell hangs."""
+    path = program("prolog-slurmctld", run_dir, look_s=1, silent_s=3, misses_max=2)
+    with bell(run_dir, heard=heard):
+        assert job(path).wait(20) == 0
     assert gates(run_dir) == []
 
 
-def test_a_prolog_has_an_end(run_dir: Path) -> None:
-    path = program("prolog-slurmctld", run_dir, look_s=1, looks_max=1)
+def test_a_clock_that_is_set_does_not_end_the_wait(run_dir: Path, limit: Path) -> None:
+    path = program("prolog-slurmctld", run_dir, look_s=1)
+    with bell(run_dir) as fd:
+        process = job(path)
+        until(lambda: bool(gates(run_dir)))
+        os.utime(limit, (time.time() - 3600,) * 2)  # as the file looks when the clock was set an hour ahead
+        for _ in range(3):
+
+            def rung() -> bool:
+                with suppress(BlockingIOError):
+                    return bool(os.read(fd, 4096))
+                return False
+
+            until(rung)
+        limit.touch()
+        for _ in range(3):
+            until(rung)
+        until(lambda: release(run_dir))
+        assert process.wait(10) == 0
+
+
+def test_a_prolog_has_an_end(run_dir: Path, limit: Path) -> None:
+    path = program("prolog-slurmctld", run_dir, look_s=1, limit_s=1)
+    limit.write_text("x\n")
     with bell(run_dir):
         assert job(path).wait(20) == 0
     assert gates(run_dir) == []
 
 
-def test_a_prolog_that_slurmctld_ends_leaves_nothing(run_dir: Path) -> None:
+def test_a_prolog_that_slurmctld_ends_leaves_nothing(run_dir: Path, limit: Path) -> None:
     path = program("prolog-slurmctld", run_dir)
     with bell(run_dir):
         process = job(path)
@@ -205,8 +294,10 @@ def test_a_prolog_that_slurmctld_ends_leaves_nothing(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("heard", [True, False])
-def test_the_sites_own_prolog_runs_afterwards_and_its_status_counts(heard: bool, run_dir: Path) -> None:
+def test_the_sites_own_prolog_runs_afterwards_and_its_status_counts(heard: bool, run_dir: Path, limit: Path) -> None:
     path = program("prolog-slurmctld", run_dir)
+    if not heard:
+        limit.unlink()
     own = run_dir / "own"
     own.write_text(f"#!/bin/sh\necho $SLURM_JOB_ID ${{PATH+set}} >{run_dir}/ran\nexit 3\n")
     own.chmod(0o755)

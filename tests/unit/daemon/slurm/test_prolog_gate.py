@@ -17,7 +17,7 @@ import pytest
 from meshd.config import PoolSettings
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.slurm.bell import Bell
-from meshd.daemon.slurm.prolog_gate import SILENT_S, PrologGate
+from meshd.daemon.slurm.prolog_gate import ALLOWED, LOOK_S, SILENT_S, TOUCH_S, PrologGate
 from meshd.errors import SlurmError
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView
@@ -83,17 +83,17 @@ def ended(fd: int) -> bool:
 
 
 async def test_one_that_waits_is_ended_when_its_nodes_are_up(world: World) -> None:
-    assert await world.gate.reconcile() is None
+    assert await world.gate.reconcile() == TOUCH_S
     fd = fifo(world, "7.100")
     world.gate.heard(["7.100 h100-[1-2]"])
-    assert await world.gate.reconcile() is not None
+    assert await world.gate.reconcile() == LOOK_S
     assert (ended(fd), world.hurried) == (False, 1)
     await world.gate.reconcile()
     assert world.hurried == 1, "Slurm is read at once only for a new one"
     world.clock.t_s += 60
     world.gate.heard(["7.100 h100-[1-2]"])
     world.shows(UP, UP)
-    assert await world.gate.reconcile() is None
+    assert await world.gate.reconcile() == TOUCH_S
     assert ended(fd)
     os.close(fd)
 
@@ -112,10 +112,10 @@ async def test_one_without_a_reader_is_tried_again_and_removed_when_it_is_silent
     await world.gate.reconcile()
     os.mkfifo(world.directory / "prolog/7.100", 0o600)
     world.shows(UP, UP)
-    assert await world.gate.reconcile() is not None
+    assert await world.gate.reconcile() == LOOK_S
     assert world.has("7.100")
     world.clock.t_s += SILENT_S
-    assert await world.gate.reconcile() is None
+    assert await world.gate.reconcile() == TOUCH_S
     assert not world.has("7.100")
 
 
@@ -126,7 +126,7 @@ async def test_one_without_a_reader_is_removed_when_its_job_is_gone(world: World
     assert world.has("7.100"), "its job has its nodes: the prolog is just between two looks"
     world.clock.t_s += 3
     world.shows(BOOTS, BOOTS, job="8")
-    assert await world.gate.reconcile() is None
+    assert await world.gate.reconcile() == TOUCH_S
     assert not world.has("7.100")
 
 
@@ -151,7 +151,7 @@ async def test_other_files_are_left_alone(world: World) -> None:
     os.mkfifo(directory / "-7.100", 0o600)
     world.gate.heard(["nonsense", "", "../7.100 h100-1", "9.1 h100-[", "9.2 " + "x" * 100])
     world.shows(UP, UP)
-    assert await world.gate.reconcile() is None
+    assert await world.gate.reconcile() == TOUCH_S
     assert len(list(directory.iterdir())) == 4
 
 
@@ -198,6 +198,37 @@ async def test_it_ends_before_slurmctld_does(world: World) -> None:
     await world.gate.reconcile()
     assert ended(fd)
     os.close(fd)
+
+
+async def test_prologs_see_that_meshd_lives_and_how_long_they_may_wait(world: World) -> None:
+    world.timeout_s = 300.0
+    await world.gate.reconcile()
+    file = world.directory / ALLOWED
+    assert file.read_text() == "290\n"
+    world.timeout_s = None
+    for passed_s, touched in ((TOUCH_S - 1, False), (1, True), (TOUCH_S - 1, False), (1, True)):
+        os.utime(file, (0, 0))
+        world.clock.t_s += passed_s
+        await world.gate.reconcile()
+        assert (file.stat().st_mtime > 0) == touched
+    world.clock.t_s += 300
+    await world.gate.reconcile()
+    assert file.read_text() == "3600\n"
+
+
+async def test_a_directory_that_is_gone_is_told(world: World) -> None:
+    world.gate = PrologGate(
+        world.directory / "gone",
+        live_settings(),
+        world.journal,
+        world.agents,
+        world.slurm,
+        world.hurry,
+        world,
+        world.clock,
+    )
+    with pytest.raises(SlurmError):
+        await world.gate.reconcile()
 
 
 async def test_a_roster_is_known_by_its_version() -> None:
@@ -290,7 +321,7 @@ async def test_two_hundred_programs_at_once_on_nodes_that_are_up(tmp_path: Path)
     world.shows(UP)
     bell = Bell(tmp_path, world.hurry, world.gate.heard, SystemClock())
     tasks = [asyncio.create_task(one.run()) for one in (bell, world.gate)]
-    await until(lambda: (tmp_path / "bell").exists() and (tmp_path / "prolog").exists())
+    await until(lambda: (tmp_path / "bell").exists() and (tmp_path / ALLOWED).exists())
     text = PROGRAM.read_text().replace("/run/meshd", str(tmp_path)).replace("/etc/meshd", str(tmp_path))
     program = tmp_path / "program"
     program.write_text(re.sub(r"^own=.*", "own=/none", text, flags=re.M))
