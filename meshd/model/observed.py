@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Generic, TypeAlias, TypeVar
 
 from meshd.model.node_settings import NodeFault, ReportedSection, WantedSection
@@ -224,9 +225,9 @@ class SlurmReservation:
     partition: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SlurmView:
-    """Nodes and jobs, read together.
+    """Nodes and jobs, read together. Without `__slots__`: it keeps which jobs each slot has.
 
     Attributes:
         slurm_user: SlurmUser, in whose name slurmctld acts.
@@ -241,16 +242,25 @@ class SlurmView:
     power_saving: bool = False
     suspend_exc: frozenset[str] = frozenset()
 
+    @cached_property
+    def by_slot(self) -> Mapping[str, Sequence[SlurmJob]]:
+        """The jobs that hold each slot, also those that only wait for it, in the order of `jobs`."""
+        found: dict[str, list[SlurmJob]] = {}
+        for job in self.jobs:
+            for slot in dict.fromkeys(job.nodes):
+                found.setdefault(slot, []).append(job)
+        return found
+
     def jobs_on(self, slot: str) -> tuple[str, ...]:
         """Ids of the jobs that hold this slot, also of those that only wait for it."""
-        return tuple(job.id for job in self.jobs if slot in job.nodes)
+        return tuple(job.id for job in self.by_slot.get(slot, ()))
 
     def running_on(self, slot: str) -> tuple[str, ...]:
         """Ids of the jobs that may have a process on this slot.
 
         A CONFIGURING job has none anywhere. On a node that is up it may start at any moment: then the node is `busy`.
         """
-        return tuple(job.id for job in self.jobs if slot in job.nodes and not job.configuring)
+        return tuple(job.id for job in self.by_slot.get(slot, ()) if not job.configuring)
 
 
 @dataclass(frozen=True, slots=True)

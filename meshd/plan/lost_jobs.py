@@ -30,8 +30,8 @@ def lost_jobs(machine: Machine, given: PlanInput) -> RequeueLostJobs | None:
         return None  # Slurm may have noticed since
     lost = tuple(
         job.id
-        for job in given.slurm.jobs
-        if machine.slot in job.nodes and job.batch and job.requeue and job.run_s is not None
+        for job in given.slurm.by_slot.get(machine.slot, ())
+        if job.batch and job.requeue and job.run_s is not None
         and slurm_at - timedelta(seconds=job.run_s) < started_before
     )  # fmt: skip
     if not lost:

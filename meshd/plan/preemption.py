@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from meshd.model.machine import FailureCause, Machine, Phase
-from meshd.model.observed import SlurmJob
 from meshd.model.plan import Drain, RequeueJobs, SignalJobs, Step
 from meshd.plan.leaving import fail
 from meshd.plan.plan_input import PlanInput
@@ -73,7 +72,8 @@ def _read_since(machine: Machine, slurm_at: datetime) -> bool:
 
 def _jobs_step(machine: Machine, ends_at: datetime, given: PlanInput) -> Step | None:
     """What is done for the jobs on it."""
-    running = [job for job in (given.slurm.jobs if given.slurm else ()) if _runs_on(job, machine.slot)]
+    there = given.slurm.by_slot.get(machine.slot, ()) if given.slurm else ()
+    running = [job for job in there if job.state == "RUNNING"]
     left_s = (ends_at - given.now).total_seconds()
     back = tuple(job.id for job in running if job.batch and job.requeue) if left_s <= REQUEUE_BEFORE_S else ()
     untold = running and machine.jobs_signalled_at is None and left_s <= SIGNAL_BEFORE_S
@@ -81,7 +81,3 @@ def _jobs_step(machine: Machine, ends_at: datetime, given: PlanInput) -> Step | 
         batch = tuple(job.id for job in running if job.batch)
         return SignalJobs(machine.name, words(ends_at), machine.slot, batch)
     return RequeueJobs(machine.name, words(ends_at), machine.slot, back) if back else None
-
-
-def _runs_on(job: SlurmJob, slot: str) -> bool:
-    return slot in job.nodes and job.state == "RUNNING"
