@@ -27,6 +27,7 @@ from tests.e2e.lab import USER, Lab
 CLUSTER = "lab"
 LOOK_S = 0.5
 ENDED = {"COMPLETED", "CANCELLED", "FAILED", "NODE_FAIL", "TIMEOUT", "BOOT_FAIL"}
+HELD = "launch_failed_requeued_held"
 LATE_S = 3.0
 """Between Slurm's allocation and what an observer sees of it, and the other way round."""
 
@@ -193,17 +194,19 @@ class Observer:
 
 
 class Storm:
-    """What happens to the cluster; every decision follows from the seed."""
+    """What happens to the cluster. Every decision follows from the seed; which jobs come, from nothing else."""
 
     def __init__(self, lab: Lab, observer: Observer, seed: int) -> None:
         self._lab = lab
         self._observer = observer
-        self._rng = random.Random(seed)
+        self._jobs, self._deeds = random.Random(f"jobs {seed}"), random.Random(f"deeds {seed}")
         self.done: Counter[str] = Counter()
+        #: How often each job was let go that Slurm held.
+        self.released: Counter[str] = Counter()
 
     async def submit(self, jobs: int, pause_s: float) -> None:
         """Submit so many jobs, now and then several at once."""
-        rng = self._rng
+        rng = self._jobs
         left = jobs
         while left:
             for _ in range(min(left, rng.choice((1, 1, 2, 3)))):
@@ -232,19 +235,19 @@ class Storm:
         deeds = [self._refuse, self._refuse, self._dear, self._cancel, self._cancel, self._kill_meshd,
                  self._kill_slurmctld, self._lose_answer, self._lose_answer]  # fmt: skip
         while True:
-            await asyncio.sleep(self._rng.uniform(0, 2 * pause_s))
-            deed = self._rng.choice(deeds)
+            await asyncio.sleep(self._deeds.uniform(0, 2 * pause_s))
+            deed = self._deeds.choice(deeds)
             await deed()
             self.done[deed.__name__.lstrip("_")] += 1
 
     async def _refuse(self) -> None:
         """A cloud has room for few machines, or none."""
-        cloud = self._rng.choice(["aws", "gce", "lambda"])
-        self._lab.room(**{cloud: self._rng.choice((0, 0, 1, 2, None))})
+        cloud = self._deeds.choice(["aws", "gce", "lambda"])
+        self._lab.room(**{cloud: self._deeds.choice((0, 0, 1, 2, None))})
 
     async def _dear(self) -> None:
         """Every offer of a pool is too dear for a while."""
-        limits = {self._rng.choice(POOLS).name: CHEAP} if self._rng.random() < 0.5 else {}
+        limits = {self._deeds.choice(POOLS).name: CHEAP} if self._deeds.random() < 0.5 else {}
         await self.limit(limits)
 
     async def limit(self, limits: Mapping[str, float]) -> None:
@@ -260,7 +263,7 @@ class Storm:
             if seen.last.get("JobState", "PENDING") in {"PENDING", "CONFIGURING", "RUNNING"} and not seen.cancelled
         ]
         if going:
-            job = self._rng.choice(going)
+            job = self._deeds.choice(going)
             self._observer.jobs[job].cancelled = True
             await self._lab.head.run("scancel", job, check=False)
 
@@ -268,18 +271,30 @@ class Storm:
         await self._lab.kill_meshd()
 
     async def _kill_slurmctld(self) -> None:
-        if self._rng.random() < 0.5:
+        if self._deeds.random() < 0.5:
             await self._lab.head.run("systemctl", "restart", "slurmctld", timeout_s=60, check=False)
         else:
             await self._lab.head.run("systemctl", "kill", "-s", "KILL", "slurmctld", check=False)
-            await asyncio.sleep(self._rng.uniform(0.2, 2))
+            await asyncio.sleep(self._deeds.uniform(0.2, 2))
             await self._lab.head.run("systemctl", "reset-failed", "slurmctld", check=False)
             await self._lab.head.run("systemctl", "start", "slurmctld", timeout_s=60, check=False)
 
     async def _lose_answer(self) -> None:
         """The answer of the next create call is lost, or an error, although the cloud has taken it."""
-        kind = self._rng.choice((FaultKind.CUT_AFTER, FaultKind.ERROR_AFTER, FaultKind.NO_CAPACITY))
-        self._lab.fault(CloudFault(kind, operation="launch", status=503), self._rng.choice(["aws", "gce", "lambda"]))
+        kind = self._deeds.choice((FaultKind.CUT_AFTER, FaultKind.ERROR_AFTER, FaultKind.NO_CAPACITY))
+        self._lab.fault(CloudFault(kind, operation="launch", status=503), self._deeds.choice(["aws", "gce", "lambda"]))
+
+    async def release(self) -> None:
+        """Let jobs go that Slurm holds, as whoever runs the cluster does.
+
+        A slurmctld that was killed has forgotten what it did since it last saved its state, some seconds before. It
+        launches a job that runs once more, and holds it when slurmd refuses to run it twice.
+        """
+        for name, seen in self._observer.jobs.items():
+            if seen.last.get("JobState") == "PENDING" and seen.last.get("Reason") == HELD:
+                await self._lab.head.run("scontrol", "release", name, check=False)
+                seen.last = {}
+                self.released[name] += 1
 
     async def calm(self) -> None:
         """No faults any more, and room for all."""
@@ -382,6 +397,15 @@ def without_reason(
         if not (seen or given):
             found.append(machine.token)
     return found
+
+
+async def forgotten(lab: Lab, since: int) -> Counter[str]:
+    """How often slurmctld found each job missing that had ended, from byte `since` of its log on.
+
+    It was killed before it had saved that.
+    """
+    text = await lab.head.shell(f"tail -c +{since + 1} /var/log/slurm/slurmctld.log")
+    return Counter(re.findall(r"Batch JobId=(\d+) missing from batch node", text))
 
 
 async def allocations(lab: Lab, since: int) -> dict[str, list[float]]:
