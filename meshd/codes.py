@@ -155,6 +155,7 @@ class ProblemCode(StrEnum):
 
     # meshd itself.
     METRICS_NOT_SERVED = "metrics_not_served"
+    WEB_NOT_SERVED = "web_not_served"
     CHECK_FAILED = "check_failed"
     CHECK_TIMED_OUT = "check_timed_out"
     CHECK_NOT_POSSIBLE = "check_not_possible"

@@ -1,4 +1,4 @@
-"""PURE: text for people: what others wrote, fit for a terminal, a log line and the journal; counts and times."""
+"""PURE: text for people: what others wrote, fit for a terminal, a log line and the journal; counts, times and money."""
 
 from __future__ import annotations
 
@@ -50,6 +50,26 @@ def plain_json(value: Any) -> Any:
 def counted(count: int, noun: str) -> str:
     """A number with its noun: `1 node`, `0 nodes`, `12 nodes`; the noun takes an s."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def usd(amount: float) -> str:
+    """An amount of money: `$1,234.50`."""
+    return f"${amount:,.2f}"
+
+
+def age(seconds: float | None) -> str:
+    """A span of time in at most two units: `7s`, `3m20s`, `2h05m`, `4d3h`."""
+    if seconds is None:
+        return "-"
+    whole = max(int(seconds), 0)
+    minutes, s = divmod(whole, 60)
+    hours, m = divmod(minutes, 60)
+    days, h = divmod(hours, 24)
+    if days:
+        return f"{days}d{h}h"
+    if hours:
+        return f"{hours}h{m:02d}m"
+    return f"{minutes}m{s:02d}s" if minutes else f"{s}s"
 
 
 def ending(end: datetime, now: datetime) -> str:

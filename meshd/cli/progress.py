@@ -10,8 +10,9 @@ from typing import Protocol, TypeVar
 from rich.console import RenderableType
 from rich.live import Live
 
-from meshd.cli.render.terminal import age, clean_text, console
+from meshd.cli.render.terminal import clean_text, console
 from meshd.cli.session import say
+from meshd.plaintext import age
 
 V_contra = TypeVar("V_contra", contravariant=True)
 Changes = Callable[[V_contra], Iterable[str]]

@@ -15,8 +15,8 @@ from meshd.cli.client import HeadClient
 from meshd.cli.errors import UnreachableError
 from meshd.cli.progress import Progress
 from meshd.cli.render.table import Table
-from meshd.cli.render.terminal import age, clean_text, phase, usd
-from meshd.plaintext import counted
+from meshd.cli.render.terminal import clean_text, phase
+from meshd.plaintext import age, counted, usd
 from meshd.runtime.clock import Clock
 
 STARTING = frozenset({"requested", "launching", "booting", "joining", "configuring", "testing"})

@@ -26,6 +26,7 @@ from meshd.config.models import (
     TailnetSettings,
     TimingSettings,
     UsersSettings,
+    WebSettings,
 )
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "TailnetSettings",
     "TimingSettings",
     "UsersSettings",
+    "WebSettings",
     "doubts",
     "load",
     "parse",

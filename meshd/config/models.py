@@ -408,6 +408,30 @@ class MlflowSettings(_Table):
         return f"http://{head}:{self.port}"
 
 
+class WebSettings(_Table):
+    """A page that shows the cluster in a browser, on the head's tailnet address."""
+
+    enabled: bool = Field(False, description="serve the page, and keep samples for its plots")
+    port: Annotated[int, Field(gt=0, lt=65536)] = Field(7680, description="on the head's tailnet address")
+    allow: tuple[Annotated[str, Field(pattern=r"^(\*@)?[^\s*,]{1,200}$")], ...] = Field(
+        (),
+        max_length=1000,
+        description="who may look: logins, *@DOMAIN for all of a domain, groups, and tags of devices; empty: nobody",
+    )
+    names: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$")], ...] = Field(
+        (), description="more names under which browsers may ask for it, besides those that the tailnet gives the head"
+    )
+    slurm_web_url: str = Field(
+        "", pattern=r"^(|https?://[^\s\"'<>]{1,500})$", description="address of Slurm-web, to link to; empty: no link"
+    )
+
+    @model_validator(mode="after")
+    def _somebody(self) -> WebSettings:
+        if self.enabled and not self.allow:
+            raise ValueError('enabled needs allow: say who may look, e.g. allow = ["ann@example.com"]')
+        return self
+
+
 class LogSettings(_Table):
     """Logging."""
 
@@ -448,6 +472,7 @@ class Settings(BaseSettings):
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     mlflow: MlflowSettings = MlflowSettings()
+    web: WebSettings = WebSettings()
     budget: BudgetSettings = BudgetSettings()
     guards: GuardSettings = GuardSettings()
     share: dict[str, ShareSettings] = {}

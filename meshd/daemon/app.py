@@ -66,6 +66,8 @@ from meshd.daemon.slurm.job_comments import JobComments
 from meshd.daemon.slurm.slots import SlotController
 from meshd.daemon.slurm.wiring import build_head_programs
 from meshd.daemon.waiting import WaitingJobs
+from meshd.daemon.web.service import WebService
+from meshd.daemon.web.wiring import build as build_web
 from meshd.model.freeze import Freeze
 from meshd.model.host import PROVIDER
 from meshd.model.machine import Machine
@@ -100,6 +102,7 @@ class Daemon:
         controllers: all that make passes, each with its name.
         head: the services behind `meshctl`, their server and the metrics.
         node_api: serves the node agents.
+        web: serves the page for browsers, where the settings say so.
         notifier: speaks to systemd.
     """
 
@@ -119,6 +122,7 @@ class Daemon:
     controllers: Sequence[Controller]
     head: HeadApiParts
     node_api: NodeApiServer
+    web: WebService
     notifier: Notifier
 
     @property
@@ -259,6 +263,11 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         auth_key.machine_keys, auth_key.spares, munge_key.controller, munge_key.age, prices.controller, logs, lag,
         *head_programs.controllers, owned.controller, images,
     ]  # fmt: skip
+    web = build_web(
+        live, journal, handlers=lambda: head.handlers, tailscaled=ports.tailscaled, tailnet=tailnet, hosts=hosts.all,
+        clock=clock,
+    )  # fmt: skip
+    controllers.append(web.sampler)
     uses = JobUses(ledger, ports.job_records, ports.slurm, clock, copy)
     controllers.append(uses)
     costs = CostService(ledger, journal, uses, desired, clock)
@@ -268,7 +277,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         frozen, live, SourceReporter(snapshot, journal, slurm_ping),
         NodeReporter(live, store, nodes, desired, snapshot, keys),
         head_key, guards, prices.service, BudgetReporter(desired, snapshot, clock), *controllers,
-        head_programs.reporter, head_node,
+        head_programs.reporter, head_node, web.service,
         MlflowReporter(lambda: live.settings.mlflow, lambda: tailnet.head_tailnet_ip),
     )  # fmt: skip
     audit = AuditService(
@@ -296,5 +305,5 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     tailnet.on_change(awake.set, auth_key.controller.tailnet_changed)
     return Daemon(
         live, store, ports, sources, tailnet, snapshot, desired, machines, nodes, slurm_files, auth_key, munge_key,
-        prices.controller, controllers, head, node_api, notifier,
+        prices.controller, controllers, head, node_api, web.service, notifier,
     )  # fmt: skip

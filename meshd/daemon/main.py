@@ -60,7 +60,8 @@ async def serve(daemon: Daemon, stop: asyncio.Event) -> None:
         await daemon.slurm_files.start()
         await daemon.head.server.start()
         bodies: dict[str, Callable[[], Awaitable[None]]] = {one.name: one.run for one in daemon.controllers}
-        bodies |= {"node_api": daemon.node_api.run, "metrics": daemon.head.metrics.run, **daemon.sources.bodies()}
+        bodies |= {"node_api": daemon.node_api.run, "metrics": daemon.head.metrics.run, "web": daemon.web.run}
+        bodies |= daemon.sources.bodies()
         tasks += [_task(daemon, name, body) for name, body in bodies.items()]
         daemon.notifier.ready("looking around")
         await stop.wait()

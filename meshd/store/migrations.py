@@ -152,6 +152,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ("CREATE TABLE bakes (name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",),
     # At most one row, "meshd": while it is there, meshd is frozen.
     ("CREATE TABLE freezes (name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",),
+    (
+        # Of the web page's plots. A few thousand rows; `at` is in seconds since 1970.
+        """CREATE TABLE samples (
+            step_s INTEGER NOT NULL, at INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (step_s, at)) STRICT""",
+    ),
 )
 
 

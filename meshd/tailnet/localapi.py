@@ -18,7 +18,7 @@ from meshd.errors import TailnetError
 from meshd.model.observed import TailnetPeer
 from meshd.tailnet.deltas import Delta, parse_delta
 from meshd.tailnet.fields import Json, text
-from meshd.tailnet.status import TailnetTable, load_object, parse_status, parse_whois
+from meshd.tailnet.status import Identity, TailnetTable, load_object, parse_identity, parse_status, parse_whois
 
 BASE_URL: Final = "http://local-tailscaled.sock/localapi/v0"
 BUS_MASK: Final = 2 | 128 | 4096 | 16384 | 32768
@@ -77,6 +77,10 @@ class LocalApi:
     async def whois(self, address: str) -> TailnetPeer:
         """The device behind `IP` or `IP:port`."""
         return parse_whois(await self._call("GET", "whois", {"addr": address}))
+
+    async def identity(self, address: str) -> Identity:
+        """Who is behind `IP` or `IP:port`."""
+        return parse_identity(await self._call("GET", "whois", {"addr": address}))
 
     async def ping(self, ip: str, kind: PingKind = "disco", *, timeout_s: float | None = None) -> Pong:
         """Ask a peer for a sign of life; a disco ping also wakes the path and returns it.

@@ -30,6 +30,7 @@ class TailnetTable:
         peers: by stable id.
         ids: stable id by NodeID: the bus names removed and patched peers by NodeID only.
         magic_dns_suffix: what the names of the tailnet's devices end with.
+        self_name: this machine's whole name on the tailnet, without a dot at its end; "" without MagicDNS.
     """
 
     backend: str
@@ -43,6 +44,7 @@ class TailnetTable:
     self_tags: tuple[str, ...] = ()
     self_key_expiry: datetime | None = None
     magic_dns_suffix: str = ""
+    self_name: str = ""
 
     @property
     def login_errors(self) -> tuple[str, ...]:
@@ -119,6 +121,7 @@ def parse_status(source: str | bytes | Json) -> TailnetTable:
         self_tags=texts(own, "Tags"),
         self_key_expiry=moment(own, "KeyExpiry"),
         magic_dns_suffix=text(status, "MagicDNSSuffix"),
+        self_name=text(own, "DNSName").rstrip(".").lower(),
     )
 
 
@@ -178,3 +181,42 @@ def parse_whois(source: str | bytes) -> TailnetPeer:
     if not peer.id:
         raise TailnetError("tailscale's whois names no device")
     return peer
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who is behind an address, as the control server says.
+
+    Attributes:
+        device_id: the device's stable id.
+        hostname: the device's own name for itself; it proves nothing.
+        addresses: the device's, without prefix lengths.
+        tags: a device with tags belongs to nobody: then `login` and `groups` are empty.
+        login: the user's login name, e.g. `ann@example.com`.
+        groups: those of the user's groups that the control server tells this machine.
+    """
+
+    device_id: str
+    hostname: str
+    addresses: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    login: str = ""
+    groups: tuple[str, ...] = ()
+
+
+def parse_identity(source: str | bytes) -> Identity:
+    """Read a whois answer (apitype.WhoIsResponse).
+
+    Raises:
+        TailnetError: not JSON, or it names no device.
+    """
+    answer = load_object(source, "tailscale's whois")
+    node, profile = table(answer.get("Node")), table(answer.get("UserProfile"))
+    if not text(node, "StableID"):
+        raise TailnetError("tailscale's whois names no device")
+    tags = texts(node, "Tags")
+    return Identity(
+        device_id=text(node, "StableID"), hostname=text(table(node.get("Hostinfo")), "Hostname"),
+        addresses=tuple(one.partition("/")[0] for one in texts(node, "Addresses")), tags=tags,
+        login="" if tags else text(profile, "LoginName"), groups=() if tags else texts(profile, "Groups"),
+    )  # fmt: skip

@@ -72,6 +72,11 @@ class TailnetWatcher:
         return self._table.magic_dns_suffix if self._table is not None else ""
 
     @property
+    def head_name(self) -> str:
+        """The head's whole name on the tailnet; "" while it is not known, or has none."""
+        return self._table.self_name if self._table is not None else ""
+
+    @property
     def table(self) -> TailnetTable | None:
         """The newest table, also when it is out of date: for `doctor`, not for decisions."""
         return self._table

@@ -20,6 +20,7 @@ from meshd.model.observed import Fresh, Snapshot
 from meshd.munge.rotation import MungeStage
 from meshd.munge.rotation import begin as begin_munge
 from meshd.plan.planner import plan
+from meshd.plan.samples import Figure, Mean, begin
 from meshd.provider_api import Instance, InstanceId, InstanceState
 from meshd.store.auth_rotations import AuthRotations
 from meshd.store.freezes import Freezes
@@ -28,6 +29,7 @@ from meshd.store.journal import Journal
 from meshd.store.machine_keys import OpenKeys
 from meshd.store.migrations import MIGRATIONS
 from meshd.store.munge_rotations import MungeRotations
+from meshd.store.samples import Samples
 from meshd.tailnet import machine_keys
 from meshd.tailnet.rotation import AuthKeyRotation, AuthKeyStage, KeyOrigin, NodeStage, RotationNode
 from tests.unit.worlds import AWS, FACTS, NOW, host, machine, slurm, snapshot
@@ -302,6 +304,28 @@ def test_a_freeze_that_cannot_be_read_holds(tmp_path: Path) -> None:
     assert [(table, key) for table, key, _ in kept_aside(path)] == [("freezes", "meshd")]
 
 
+def test_samples(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    journal = Journal(path)
+    for minute in range(2):
+        Samples(journal).add(NOW + timedelta(minutes=minute), {Figure.JOBS_RUNNING: Mean(minute + 1.0)})
+    journal.close()
+    damaged(path, "samples", '{"jobs_running": [1, 0]}', f"step_s = 60 AND at = {int(NOW.timestamp())}")
+    damaged(path, "samples", "{", "step_s = 900")
+    journal = Journal(path)
+    samples = Samples(journal)
+    found = samples.read(60, NOW, NOW + timedelta(hours=1))
+    assert [sample.means for sample in found] == [{Figure.JOBS_RUNNING: Mean(2.0)}]
+    later = NOW + timedelta(minutes=2)
+    samples.add(later, {Figure.JOBS_RUNNING: Mean(6.0)})
+    assert samples.last(later) == later
+    assert [s.means for s in samples.read(900, begin(NOW, 900), later)] == [{Figure.JOBS_RUNNING: Mean(6.0)}]
+    (day,) = samples.read(86400, begin(NOW, 86400), later)
+    assert day.means == {Figure.JOBS_RUNNING: Mean(9.0, 3)}
+    assert {table for table, _, _ in kept_aside(path)} == {"samples"}
+    journal.close()
+
+
 def test_events(tmp_path: Path) -> None:
     path = tmp_path / "j.db"
     journal = Journal(path)
@@ -327,7 +351,7 @@ def test_an_old_journal_with_a_bad_row_is_brought_to_the_newest_form(tmp_path: P
     with sqlite3.connect(path) as db:
         db.execute("UPDATE machines SET record = '{'")
         newer = ("unreadable", "node_tokens", "token_renewals", "promises", "lives", "job_uses", "ledger_pruned",
-                 "job_costs", "job_costs_until", "hosts", "bakes", "freezes")  # fmt: skip
+                 "job_costs", "job_costs_until", "hosts", "bakes", "freezes", "samples")  # fmt: skip
         for table in newer:
             db.execute(f"DROP TABLE {table}")
         db.execute("DROP INDEX events_by_origin")

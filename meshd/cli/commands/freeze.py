@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from meshd.api import endpoints
+from meshd.api.glance import frozen
 from meshd.api.schema import FreezeRequest
 from meshd.cli.params.options import as_json_option
-from meshd.cli.render.status import frozen
 from meshd.cli.session import Session, print_json, say
 from meshd.model.freeze import REASON_MAX
 

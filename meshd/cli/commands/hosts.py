@@ -10,8 +10,9 @@ from meshd.api import endpoints
 from meshd.api.schema import HostRow, HostsView
 from meshd.cli.params.options import as_json_option, watch_option
 from meshd.cli.render.table import Table
-from meshd.cli.render.terminal import age, show
+from meshd.cli.render.terminal import show
 from meshd.cli.session import Session, print_json, say
+from meshd.plaintext import age
 
 
 @click.command("hosts")

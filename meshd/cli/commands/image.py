@@ -11,9 +11,9 @@ from meshd.api.schema import BakeRequest, ImageRow, ImagesView, PruneRequest
 from meshd.cli.errors import CliError, ExitCode
 from meshd.cli.params.options import as_json_option, watch_option, yes_option
 from meshd.cli.render.table import Table
-from meshd.cli.render.terminal import age, show
+from meshd.cli.render.terminal import show
 from meshd.cli.session import Session, confirm, print_json, say
-from meshd.plaintext import counted
+from meshd.plaintext import age, counted
 
 
 @click.group("image")

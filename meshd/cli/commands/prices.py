@@ -13,9 +13,10 @@ from meshd.cli.client import HeadClient
 from meshd.cli.errors import CliError, ExitCode
 from meshd.cli.params.options import as_json_option
 from meshd.cli.render.table import Table
-from meshd.cli.render.terminal import age, clean_text
+from meshd.cli.render.terminal import clean_text
 from meshd.cli.render.terminal import show as show_parts
 from meshd.cli.session import Session, print_json, say
+from meshd.plaintext import age
 
 
 @click.group("prices")

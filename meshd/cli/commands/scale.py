@@ -14,9 +14,9 @@ from meshd.cli.params.options import as_json_option, timeout_option, yes_option
 from meshd.cli.params.scale_options import ScaleOptions, scale_options
 from meshd.cli.params.values import WholeNumber
 from meshd.cli.render.plan import price, target
-from meshd.cli.render.terminal import age, show, spinner, usd
+from meshd.cli.render.terminal import show, spinner
 from meshd.cli.session import Session, confirm, print_json, say
-from meshd.plaintext import counted
+from meshd.plaintext import age, counted, usd
 
 EXAMPLES = """\b
 Examples:

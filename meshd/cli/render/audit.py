@@ -7,8 +7,8 @@ from rich.text import Text
 
 from meshd.api.schema import AuditRow, AuditView
 from meshd.cli.render.table import Table
-from meshd.cli.render.terminal import age, clean_text
-from meshd.plaintext import counted
+from meshd.cli.render.terminal import clean_text
+from meshd.plaintext import age, counted
 
 _OWNERS = {"ours": "this cluster", "other": "another cluster", "foreign": "foreign", "": "-"}
 _STYLES = {"leaked": "bold red", "unknown": "yellow", "ours": "green"}

@@ -7,13 +7,14 @@ from datetime import datetime
 from rich.console import RenderableType
 from rich.text import Text
 
+from meshd.api.glance import frozen
 from meshd.api.schema import AttemptRow, ExplainView, HealthView, PeerPathsView
+from meshd.api.shorten import MESSAGE_MAX, TEXT_MAX, merge_attempts, merge_messages, shorten
 from meshd.cli.render.offers import alternatives
-from meshd.cli.render.shorten import MESSAGE_MAX, TEXT_MAX, merge_attempts, merge_messages, shorten
-from meshd.cli.render.status import event, frozen, path, settings, waiting
+from meshd.cli.render.status import event, path, settings, waiting
 from meshd.cli.render.table import Table
-from meshd.cli.render.terminal import age, clean_text, phase
-from meshd.plaintext import counted
+from meshd.cli.render.terminal import clean_text, phase
+from meshd.plaintext import age, counted
 
 _OUTCOMES = {
     "rented": ("rented", "green"),

@@ -10,11 +10,11 @@ from rich.text import Text
 
 from meshd import gpus
 from meshd.api.schema import AlternativeRow, OfferRow, OffersQuery, OffersView, SourceView
+from meshd.api.shorten import MESSAGE_MAX, shorten
 from meshd.cli.params.options import option_for_field
-from meshd.cli.render.shorten import MESSAGE_MAX, shorten
 from meshd.cli.render.table import Table
-from meshd.cli.render.terminal import age, clean_text, usd
-from meshd.plaintext import counted
+from meshd.cli.render.terminal import clean_text
+from meshd.plaintext import age, counted, usd
 
 _HEADERS = (
     "USD/GPU/H", "USD/H", "GPUS", "VRAM", "CPUS", "MEMORY", "PROVIDER", "WHERE", "TYPE", "KIND", "FREE", "PRICED",

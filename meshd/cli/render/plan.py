@@ -9,11 +9,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from meshd.api.schema import PlannedRow, PlanView, ScaleAnswer
+from meshd.api.shorten import TEXT_MAX, merge_messages, shorten
 from meshd.cli.render.offers import STALE_HELP, alternatives
-from meshd.cli.render.shorten import TEXT_MAX, merge_messages, shorten
 from meshd.cli.render.table import Table
-from meshd.cli.render.terminal import clean_text, usd
-from meshd.plaintext import counted
+from meshd.cli.render.terminal import clean_text
+from meshd.plaintext import counted, usd
 
 
 def plan(view: PlanView) -> list[RenderableType]:

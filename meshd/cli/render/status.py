@@ -10,10 +10,10 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from meshd.api.glance import frozen, node_jobs, where
 from meshd.api.schema import (
     CheckRow,
     EventRow,
-    FreezeView,
     GpuLoadRow,
     HeadNodeRow,
     NodeRow,
@@ -25,10 +25,10 @@ from meshd.api.schema import (
     StatusView,
     WaitingRow,
 )
-from meshd.cli.render.shorten import merge_messages, merge_problems, shorten
+from meshd.api.shorten import merge_messages, merge_problems, shorten
 from meshd.cli.render.table import Table
-from meshd.cli.render.terminal import age, clean_text, phase, severity, usd
-from meshd.plaintext import counted
+from meshd.cli.render.terminal import clean_text, phase, severity
+from meshd.plaintext import age, counted, usd
 
 _NODE_HEADERS = (
     "MACHINE", "SLOT", "KIND", "PHASE", "FOR", "WHERE", "TYPE", "GPUS", "LOAD", "ADDRESS", "PATH", "SLURM", "JOBS",
@@ -63,12 +63,6 @@ def status(view: StatusView, *, verbose: bool = False) -> list[RenderableType]:
     for problem in view.problems if verbose else merge_problems(view.problems):
         parts += _problem(problem, view.at, verbose=verbose)
     return parts
-
-
-def frozen(freeze: FreezeView) -> str:
-    """The freeze that holds, on one line."""
-    why = f": {freeze.reason}" if freeze.reason else ""
-    return f"FROZEN since {freeze.since:%Y-%m-%d %H:%M} UTC by {freeze.by}{why} (`meshctl thaw` ends it)"
 
 
 def _pools(pools: Sequence[PoolView], head: HeadNodeRow | None) -> Table:
@@ -165,7 +159,7 @@ def nodes(rows: Sequence[NodeRow], now: datetime, head: HeadNodeRow | None = Non
                 "pod" if row.pod else "vm",
                 phase(row.phase),
                 age((now - row.since).total_seconds()),
-                f"{row.provider}/{row.region}" if row.region else row.provider,
+                where(row),
                 row.instance_type or "-",
                 f"{row.gpus} {row.gpu}".strip(),
                 _load(row.gpu_load),
@@ -189,13 +183,6 @@ def _head_node(head: HeadNodeRow) -> tuple[str, ...]:
         "this host", head.name, "head", "-", "-", "-", "-", f"{head.gpus}", "-", head.address or "-", "-",
         head.slurm_state, ",".join(head.jobs) or "-", "-", "-", head.slurm_reason,
     )  # fmt: skip
-
-
-def node_jobs(row: NodeRow) -> str:
-    """The jobs on a machine; while it is on its way, those for which it was rented: `for 12`."""
-    if row.jobs or row.phase in {"ready", "draining"}:
-        return ",".join(row.jobs) or "-"
-    return f"for {','.join(row.for_jobs)}" if row.for_jobs else "-"
 
 
 def path(found: PathRow | None) -> str:

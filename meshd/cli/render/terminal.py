@@ -1,4 +1,4 @@
-"""Printing on a terminal or into a pipe, and the small parts that every command shows: money, ages, phases."""
+"""Printing on a terminal or into a pipe, and the small parts that every command shows: phases, severities."""
 
 from __future__ import annotations
 
@@ -64,26 +64,6 @@ def plain(*parts: RenderableType) -> str:
 def clean_text(value: object, style: str = "") -> Text:
     """Text of others, without control characters, and never read as rich's markup."""
     return Text(clean(str(value)), style=style)
-
-
-def usd(amount: float) -> str:
-    """An amount of money: `$1,234.50`."""
-    return f"${amount:,.2f}"
-
-
-def age(seconds: float | None) -> str:
-    """A span of time in at most two units: `7s`, `3m20s`, `2h05m`, `4d3h`."""
-    if seconds is None:
-        return "-"
-    whole = max(int(seconds), 0)
-    minutes, s = divmod(whole, 60)
-    hours, m = divmod(minutes, 60)
-    days, h = divmod(hours, 24)
-    if days:
-        return f"{days}d{h}h"
-    if hours:
-        return f"{hours}h{m:02d}m"
-    return f"{minutes}m{s:02d}s" if minutes else f"{s}s"
 
 
 def phase(name: str) -> Text:

@@ -14,10 +14,10 @@ from meshd.api.schema import AbortRotationRequest, KeyRow, RotateKeyRequest, Rot
 from meshd.cli.errors import CliError, ExitCode, QuietError, interrupted
 from meshd.cli.progress import shown
 from meshd.cli.render.table import Table
-from meshd.cli.render.terminal import age, clean_text, show
+from meshd.cli.render.terminal import clean_text, show
 from meshd.cli.rotations.common import HeadlineChanges, RotateOptions, wait_for_rotation, waive_nodes
 from meshd.cli.session import Session, confirm, print_json, say
-from meshd.plaintext import counted
+from meshd.plaintext import age, counted
 
 SEE_STATUS = "see `meshctl rotate-key --status`"
 _STYLES = {"confirmed": "green", "failed": "bold red", "pending": "yellow", "waived": "yellow"}

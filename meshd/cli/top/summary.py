@@ -7,18 +7,17 @@ from datetime import datetime
 
 from rich.text import Text
 
+from meshd.api.glance import frozen, mean_percent, silent, tightest
 from meshd.api.schema import BudgetRow, GpuLoadRow, StatusView
-from meshd.cli.render.shorten import merge_problems
-from meshd.cli.render.status import frozen, problem_line
-from meshd.cli.render.terminal import age, clean_text, usd
+from meshd.api.shorten import merge_problems
+from meshd.cli.render.status import problem_line
+from meshd.cli.render.terminal import clean_text
 from meshd.cli.top.board import Board
-from meshd.plaintext import counted
+from meshd.plaintext import age, counted, usd
 
 PROBLEMS_SHOWN = 2
 """Problems above the tables; a tab has all."""
 _BUSY_PERCENT, _SOME_PERCENT = 60.0, 5.0
-_LATE_S = 30.0
-"""A tick takes a few seconds: one that is older than this is worth a word."""
 
 
 def summary(board: Board, now: datetime) -> Text:
@@ -33,8 +32,8 @@ def summary(board: Board, now: datetime) -> Text:
         return clean_text(board.error or "asking meshd ...", "bold red" if board.error else "")
     lines = [clean_text(frozen(status.freeze), "bold red")] if status.freeze else []
     lines += [_cluster(board, status), _money(board, status)]
-    if silent := ", ".join(_silent(board, status, now)):
-        lines.append(clean_text(silent, "bold red"))
+    if words := ", ".join(_silent(board, status, now)):
+        lines.append(clean_text(words, "bold red"))
     return Text("\n").join(lines)
 
 
@@ -55,7 +54,7 @@ def _money(board: Board, status: StatusView) -> Text:
     line = Text.assemble((f"{usd(status.spend.usd_per_hour)}/h", "bold"))
     if board.cost is not None:
         line.append(f"  today {usd(board.cost.usd)}  month {usd(board.cost.month_usd)}")
-        for row in sorted(board.cost.budget, key=lambda row: row.left_usd)[:1]:
+        if (row := tightest(board.cost.budget)) is not None:
             line.append_text(Text.assemble("  ", _limit(row)))
     return line.append(f"  jobs: {running} run, {pending} wait")
 
@@ -71,13 +70,7 @@ def _silent(board: Board, status: StatusView, now: datetime) -> Iterator[str]:
     if board.error:
         since = f" for {age((now - board.error_since).total_seconds())}" if board.error_since else ""
         yield f"meshd does not answer{since}: {board.error}"
-    elif status.tick_age_s is not None and status.tick_age_s > _LATE_S:
-        yield f"the last tick began {age(status.tick_age_s)} ago"
-    for source in status.sources:
-        if not source.ok:
-            yield f"{source.name.removeprefix('provider:').replace('offers:', 'offers of ')} does not answer"
-    if status.slurm.error:
-        yield f"Slurm did not accept the last change: {status.slurm.error}"
+    yield from silent(status)
 
 
 def problems(status: StatusView | None, *, most: int | None = None) -> Text:
@@ -96,11 +89,6 @@ def problems(status: StatusView | None, *, most: int | None = None) -> Text:
     if not rows and most is None:
         lines.append(clean_text("no problems", "green"))
     return Text("\n").join(lines)
-
-
-def mean_percent(loads: Sequence[GpuLoadRow]) -> float | None:
-    """How busy GPUs are, on average; None when that is not known."""
-    return sum(load.utilization_percent for load in loads) / len(loads) if loads else None
 
 
 def busy(loads: Sequence[GpuLoadRow]) -> Text:

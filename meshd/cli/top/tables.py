@@ -10,11 +10,12 @@ from typing import TypeAlias
 from ClusterShell.NodeSet import NodeSet
 from rich.text import Text
 
+from meshd.api.glance import mean_percent, memory, node_jobs, where, why
 from meshd.api.schema import GpuLoadRow, HeadNodeRow, JobRow, NodeRow, PoolView
-from meshd.cli.render.status import node_jobs
-from meshd.cli.render.terminal import age, clean_text, phase
+from meshd.cli.render.terminal import clean_text, phase
 from meshd.cli.top.board import Board
-from meshd.cli.top.summary import busy, mean_percent
+from meshd.cli.top.summary import busy
+from meshd.plaintext import age
 
 TEXT_MAX = 200
 """The longest text in a cell. What is cut off can be read in the node's view."""
@@ -112,12 +113,12 @@ def _pool(pool: PoolView, loads: list[GpuLoadRow]) -> Line:
 
 
 def _head_pool(head: HeadNodeRow) -> Line:
-    why = f": {head.slurm_reason}" if head.slurm_reason else ""
+    reason = f": {head.slurm_reason}" if head.slurm_reason else ""
     ready = head.gpus if head.up and not head.drained else 0
     return Line(
         f"head {head.name}",
         _cells(head.name, "-", f"{ready}", f"{head.queue.running}", f"{head.queue.pending}", "-", "-",
-               f"this host, {head.slurm_state}{why}"),
+               f"this host, {head.slurm_state}{reason}"),
         {},
     )  # fmt: skip
 
@@ -129,15 +130,15 @@ def nodes(board: Board) -> list[Line]:
 
 def _node(row: NodeRow, now: datetime) -> Line:
     for_s = (now - row.since).total_seconds()
-    why = row.failure or row.unfit_text or row.slurm_reason or row.reason
+    words = why(row)
     return Line(
         row.machine,
         _cells(
-            row.slot, phase(row.phase), age(for_s), busy(row.gpu_load), _memory(row.gpu_load), node_jobs(row),
+            row.slot, phase(row.phase), age(for_s), busy(row.gpu_load), memory(row.gpu_load), node_jobs(row),
             f"{row.usd_per_hour:.2f}", row.slurm_state or "-",
-            f"{row.provider}/{row.region}" if row.region else row.provider,
+            where(row),
             f"{row.instance_type or '-'}{' pod' if row.pod else ''}", row.address or "-", age(row.heartbeat_age_s),
-            clean_text(why[:TEXT_MAX], "bold red" if row.failure else "yellow" if row.unfit else ""),
+            clean_text(words[:TEXT_MAX], "bold red" if row.failure else "yellow" if row.unfit else ""),
         ),
         {"gpu": _by_load(row.gpu_load), "usd": row.usd_per_hour, "age": for_s},
     )  # fmt: skip
@@ -152,22 +153,16 @@ def jobs(board: Board) -> list[Line]:
 
 
 def _job(row: JobRow, loads: list[GpuLoadRow]) -> Line:
-    where = str(NodeSet.fromlist(row.nodes)) if row.nodes else f"({row.node_count})" if row.node_count else "-"
+    place = str(NodeSet.fromlist(row.nodes)) if row.nodes else f"({row.node_count})" if row.node_count else "-"
     return Line(
         row.job,
         _cells(
             row.job, row.user, clean_text(row.state, _STATES.get(row.state, "")), age(row.run_s),
-            f"{row.gpus}" if row.gpus else "-", busy(loads), where, row.pool or row.partition, row.account or "-",
+            f"{row.gpus}" if row.gpus else "-", busy(loads), place, row.pool or row.partition, row.account or "-",
             row.reason[:TEXT_MAX],
         ),
         {"gpu": _by_load(loads), "time": row.run_s or 0.0, "gpus": row.gpus},
     )  # fmt: skip
-
-
-def _memory(loads: Iterable[GpuLoadRow]) -> str:
-    """The memory in use on all GPUs of a machine."""
-    used = [load.memory_used_mib for load in loads]
-    return f"{sum(used) / 1024:.0f} GiB" if used else "-"
 
 
 def _by_load(loads: list[GpuLoadRow]) -> float:

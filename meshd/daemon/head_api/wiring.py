@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from meshd.api.auth import Authorizer
+from meshd.api.handlers import Handlers
 from meshd.api.monitoring import MonitoringPages
 from meshd.api.server import HeadApiServer
 from meshd.daemon.auth_key.service import AuthKeyService
@@ -49,12 +50,14 @@ class HeadApiParts:
 
     Attributes:
         service: answers; also knows all problems.
+        handlers: what of it answers which endpoint.
         server: serves it on a unix socket.
         metrics: serves the metrics over TCP, where the settings say so.
         reload: reads the settings again.
     """
 
     service: HeadService
+    handlers: Handlers
     server: HeadApiServer
     metrics: MetricsService
     reload: Reload
@@ -112,8 +115,9 @@ def build(
             store.journal, desired, snapshot, service, guards, slurm_files, machines, ledger, live, waiting, keys, clock
         )
     )
+    handlers = service.handlers()
     server = HeadApiServer(
-        service.handlers(), path=cluster.socket, authorizer=Authorizer(cluster.socket_group, own_uid=os.getuid()),
+        handlers, path=cluster.socket, authorizer=Authorizer(cluster.socket_group, own_uid=os.getuid()),
         monitoring=pages,
     )  # fmt: skip
-    return HeadApiParts(service, server, metrics_service, reload)
+    return HeadApiParts(service, handlers, server, metrics_service, reload)

@@ -13,8 +13,8 @@ import pytest
 from meshd.api import endpoints
 from meshd.api.schema import CheckRow, DoctorView
 from meshd.cli.main import COMMANDS
-from meshd.cli.render.terminal import age as age_text
 from meshd.model.machine import Removal
+from meshd.plaintext import age as age_text
 from tests.unit.api.sim_head import SimHead
 from tests.unit.cli.conftest import Meshctl
 from tests.unit.cli.helpers import NOW, golden

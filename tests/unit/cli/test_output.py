@@ -14,8 +14,8 @@ import pytest
 
 from meshd.api.endpoints import OFFERS
 from meshd.api.schema import AttemptRow, OfferRow, OffersQuery, OffersView, ProblemView
+from meshd.api.shorten import merge_attempts, merge_messages, merge_problems, normalise, shorten
 from meshd.cli.render.offers import offers
-from meshd.cli.render.shorten import merge_attempts, merge_messages, merge_problems, normalise, shorten
 from tests.unit.api.sim_head import SimHead
 from tests.unit.cli.conftest import Meshctl
 from tests.unit.cli.helpers import NOW, drawn, on_terminal

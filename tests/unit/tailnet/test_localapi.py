@@ -25,6 +25,9 @@ async def test_status_and_whois(api: LocalApi, tailscaled: Any, recording: Calla
     assert tailscaled.hosts == ["local-tailscaled.sock"]
     tailscaled.answers["whois"] = (200, recording("whois.json"))
     assert (await api.whois("100.64.0.2:6818")).id == "nMINI00002"
+    who = await api.identity("100.64.0.2")
+    assert (who.device_id, who.tags, who.login) == ("nMINI00002", ("tag:gpu",), ""), "a device with tags is nobody's"
+    assert "100.64.0.2" in who.addresses
     tailscaled.answers["prefs"] = (200, recording("prefs.json"))
     assert (await api.prefs())["Hostname"] == "gpu-a"
 

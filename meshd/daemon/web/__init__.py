@@ -1,0 +1,1 @@
+"""The web page: serves it where the settings say, and takes the samples for its plots."""
