@@ -72,6 +72,7 @@ class ClusterOptions:
         pool: lines that this one pool has besides.
         key_mode: the settings' `tailnet.key_mode`; "" leaves it to meshd.
         head_image: what the head boots from.
+        head_gpus: how many GPUs it has.
         share: nodes have the head's /home and /srv/data.
         accounting: slurmdbd keeps the records of jobs, so that `sacct` answers.
         mlflow: MLflow runs on the head, which boots from "head-mlflow".
@@ -92,6 +93,7 @@ class ClusterOptions:
     pool: str = ""
     key_mode: str = ""
     head_image: str = HEAD
+    head_gpus: int = 0
     accounting: bool = False
     share: bool = False
     mlflow: bool = False
@@ -149,7 +151,7 @@ class Cluster:
             )  # fmt: skip
             for name, machines in self.options.room.items():
                 self.clouds.clouds[name].ledger.set_capacity("*", "*", machines)
-            self.head = Head(self.world, self.options.head_image)
+            self.head = Head(self.world, self.options.head_image, self.options.head_gpus)
             self._stack = stack.pop_all()
         return self
 

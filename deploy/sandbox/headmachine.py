@@ -83,11 +83,13 @@ class Head:
     Args:
         world: the sandbox.
         image: what it boots from; "head-uml" gives it a kernel of its own, with the kernel's NFS server.
+        gpus: how many it has.
     """
 
-    def __init__(self, world: World, image: str = HEAD) -> None:
+    def __init__(self, world: World, image: str = HEAD, gpus: int = 0) -> None:
         self.world = world
         self._image = image
+        self._gpus = gpus
         self.tailnet_ip = ""
 
     async def run(self, *argv: str, stdin: bytes = b"", timeout_s: float = 60.0, check: bool = True) -> proc.Result:
@@ -119,9 +121,9 @@ class Head:
     async def boot(self) -> None:
         """Boot the machine and wait until systemd is through. Raises TimeoutError."""
         if self._image.endswith(UML):
-            spec, shared = MachineSpec(name=NAME, user_data="", image=self._image), []
+            spec, shared = MachineSpec(name=NAME, user_data="", image=self._image, gpus=self._gpus), []
         else:
-            spec = MachineSpec(name=NAME, user_data="#cloud-config\n", image=self._image)
+            spec = MachineSpec(name=NAME, user_data="#cloud-config\n", image=self._image, gpus=self._gpus)
             shared = [Bind(self.world.share / path.lstrip("/"), path, writable=True) for path in EXPORTED]
         await self.world.hypervisor.boot(spec, [Bind(CHECKOUT, SOURCE), *shared])
         state = ""
