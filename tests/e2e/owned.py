@@ -138,9 +138,9 @@ async def nodes_of(lab: Lab, *names: str, timeout_s: float = PATIENCE_S) -> dict
     return await lab.until(look, f"{', '.join(names)} are nodes", timeout_s)
 
 
-async def evicted(lab: Lab, *machines: OwnedMachine, timeout_s: float = PATIENCE_S) -> None:
-    """Remove hosts, and wait until nothing of meshd runs on them."""
-    names = {machine.name for machine in machines}
+async def evicted(lab: Lab, *machines: OwnedMachine, name: str = "", timeout_s: float = PATIENCE_S) -> None:
+    """Remove hosts, and wait until nothing of meshd runs on them. `name` is what one machine was invited as."""
+    names = {name or machine.name for machine in machines}
     result = await lab.meshctl("remove", "--yes", *sorted(names))
     assert result.returncode == 0, result
 

@@ -88,7 +88,7 @@ async def test_one_invitation_on_two_machines_at_the_same_moment(owners: Lab, la
         assert "ends with its invitation" in said(await machines[lost].redeem(wrong))
         same(before[lost], await machines[lost].manifest())
         assert not (await hosts(lab))["late"]["seen_at"]
-        await evicted(lab, winner)
+        await evicted(lab, winner, name="tower")
 
 
 async def test_a_machine_on_another_tailnet_stays_there(owners: Lab, lab: Lab) -> None:
