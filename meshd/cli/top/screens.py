@@ -39,11 +39,12 @@ class ExplainScreen(Screen[None]):
     def __init__(self, head: HeadClient, subject: str) -> None:
         super().__init__()
         self._head, self._subject = head, subject
+        self._text = Static()  # an answer may be there before it is in the scroll
 
     def compose(self) -> ComposeResult:
         """The text, and the keys."""
         with VerticalScroll():
-            yield Static(id="text")
+            yield self._text
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -59,9 +60,9 @@ class ExplainScreen(Screen[None]):
         try:
             view = await self._head.call(endpoints.EXPLAIN, ExplainQuery(subject=self._subject))
         except CliError as error:
-            self.query_one("#text", Static).update(clean_text(f"{error.message}\n{error.cure}", "bold red"))
+            self._text.update(clean_text(f"{error.message}\n{error.cure}", "bold red"))
             return
-        self.query_one("#text", Static).update(Group(*explain(view)))
+        self._text.update(Group(*explain(view)))
 
 
 class LogScreen(Screen[None]):
