@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -64,10 +64,10 @@ class PrologSlurm(Protocol):
 
 @dataclass(slots=True)
 class _Gate:
-    since: datetime
+    since_s: float
     heard_s: float
     nodes: tuple[str, ...] = ()
-    up_since: datetime | None = None
+    up_since_s: float | None = None
     starts: Starts | None = None
     hurried: bool = False
 
@@ -121,8 +121,9 @@ class PrologGate(Controller):
         for line in lines:
             name, _, nodes = line.partition(" ")
             if _NAME.fullmatch(name) and (name in self._gates or len(self._gates) < WAITING_MAX):
-                gate = self._gates.setdefault(name, _Gate(self._clock.now(), 0.0))
-                gate.heard_s = self._clock.monotonic_s()
+                now_s = self._clock.monotonic_s()
+                gate = self._gates.setdefault(name, _Gate(now_s, now_s))
+                gate.heard_s = now_s
                 with suppress(SlurmError):
                     gate.nodes = gate.nodes or (hostlist(nodes) if nodes else ())
         self.wake()
@@ -166,9 +167,9 @@ class PrologGate(Controller):
                 there = set(islice(gates, WAITING_MAX))
         except OSError as error:
             raise SlurmError(f"{self._directory} cannot be used: {error.strerror}") from error
-        now, now_s = self._clock.now(), self._clock.monotonic_s()
+        now_s = self._clock.monotonic_s()
         for name in there - self._gates.keys():
-            self._gates[name] = _Gate(now, now_s)
+            self._gates[name] = _Gate(now_s, now_s)
         for name in self._gates.keys() - there:
             del self._gates[name]
         for name, gate in list(self._gates.items()):
@@ -179,8 +180,10 @@ class PrologGate(Controller):
         """Let one start if it may; True when Slurm should be read for it."""
         match = _NAME.fullmatch(name)
         assert match
-        now, seen = self._clock.now(), self._slurm.current
-        waiting = WaitingProlog(match[1], gate.nodes, gate.since, gate.up_since, timedelta(seconds=self._limit_s))
+        now, now_s, seen = self._clock.now(), self._clock.monotonic_s(), self._slurm.current
+        since, up_since_s = now - timedelta(seconds=now_s - gate.since_s), gate.up_since_s
+        up_since = None if up_since_s is None else now - timedelta(seconds=now_s - up_since_s)
+        waiting = WaitingProlog(match[1], gate.nodes, since, up_since, timedelta(seconds=self._limit_s))
 
         def is_ready(slot: str) -> bool:
             return slot in machines and machines[slot].phase in _LONG_IN_SLURM
@@ -195,12 +198,12 @@ class PrologGate(Controller):
             )
         if gate.starts is None:
             slots = [node for node in nodes_of(waiting, seen) if self._is_slot(node)]
-            if gate.up_since is None and slots and isinstance(seen, Fresh) and all_up(slots, seen.value):
-                gate.up_since = now
+            if gate.up_since_s is None and slots and isinstance(seen, Fresh) and all_up(slots, seen.value):
+                gate.up_since_s = now_s
             hurry, gate.hurried = not gate.hurried, True
             return hurry
         if self._open(name):
-            log.debug("job_starts", job=waiting.job, why=gate.starts, waited_s=(now - gate.since).total_seconds())
+            log.debug("job_starts", job=waiting.job, why=gate.starts, waited_s=now_s - gate.since_s)
         elif gate.starts is Starts.GONE:
             self._remove(name)  # nobody is there: slurmctld kills the prolog of a job that is cancelled
         return False
@@ -226,10 +229,10 @@ class PrologGate(Controller):
 
     async def _read_limit(self) -> None:
         """Read how long slurmctld lets a prolog run, while none has just come."""
-        now, now_s = self._clock.now(), self._clock.monotonic_s()
+        now_s = self._clock.monotonic_s()
         if self._limit_asked_s is not None and now_s - self._limit_asked_s < TIMEOUT_KEPT_S:
             return
-        waited_s = [(now - gate.since).total_seconds() for gate in self._gates.values()]
+        waited_s = [now_s - gate.since_s for gate in self._gates.values()]
         if waited_s and max(waited_s) < ASK_TIMEOUT_AFTER_S:
             return
         self._limit_asked_s = now_s

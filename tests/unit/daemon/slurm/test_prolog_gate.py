@@ -8,6 +8,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -214,6 +215,23 @@ async def test_prologs_see_that_meshd_lives_and_how_long_they_may_wait(world: Wo
     world.clock.t_s += 300
     await world.gate.reconcile()
     assert file.read_text() == "3600\n"
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+async def test_a_clock_that_is_set_does_not_end_the_wait(hours: int, world: World) -> None:
+    await world.gate.reconcile()
+    fd = fifo(world, "7.100")
+    world.gate.heard(["7.100 h100-[1-2]"])
+    await world.gate.reconcile()
+    world.clock.shift = timedelta(hours=hours)
+    world.clock.t_s += 1
+    world.shows(BOOTS, BOOTS)
+    await world.gate.reconcile()
+    assert not ended(fd)
+    world.shows(UP, UP)
+    await world.gate.reconcile()
+    assert ended(fd)
+    os.close(fd)
 
 
 async def test_a_directory_that_is_gone_is_told(world: World) -> None:
