@@ -335,7 +335,7 @@ class Machine:
         return replace(self, phase=to, phase_since=now, reason=reason)
 
 
-_NOT_IN_FUTURE = (
+_OWN_TIMES = (
     "phase_since", "created_at", "launch_called_at", "launch_first_called_at", "heartbeat_at", "launched_at",
     "ready_at", "unfit_since", "create_repeated_at", "create_unclear_at", "slurmd_start_ordered_at",
     "slurmd_restarted_at", "drained_at", "jobs_signalled_at", "agent_asked_at", "cloud_asked_at",
@@ -350,17 +350,24 @@ def set_with_clock(machine: Machine, step: timedelta, since: datetime) -> Machin
     What happened earlier was perhaps written by another clock. What its cloud says of its launch stays.
     """
     changes: dict[str, Any] = {
-        name: at + step for name in (*_NOT_IN_FUTURE, "preempted_at")
+        name: at + step for name in (*_own_times(machine), "preempted_at")
         if (at := getattr(machine, name)) is not None and at >= since
     }  # fmt: skip
-    if machine.launched_at not in {machine.launch_first_called_at, machine.launch_called_at, machine.created_at}:
-        changes.pop("launched_at", None)
     return replace(machine, **changes) if changes else machine
 
 
 def without_future(machine: Machine, now: datetime) -> Machine:
-    """The record with each time at most `now`. Later ones were written before the clock was set back."""
+    """The record with each time at most `now`. Later ones were written before the clock was set back.
+
+    What its cloud says of its launch stays: the clock may be set forward again, and the bill goes by it.
+    """
     changes: dict[str, Any] = {
-        name: now for name in _NOT_IN_FUTURE if (at := getattr(machine, name)) is not None and at > now
+        name: now for name in _own_times(machine) if (at := getattr(machine, name)) is not None and at > now
     }
     return replace(machine, **changes) if changes else machine
+
+
+def _own_times(machine: Machine) -> tuple[str, ...]:
+    """The times that this head's clock told: that of the launch only where its cloud told none."""
+    calls = {machine.launch_first_called_at, machine.launch_called_at, machine.created_at}
+    return _OWN_TIMES if machine.launched_at in calls else tuple(set(_OWN_TIMES) - {"launched_at"})

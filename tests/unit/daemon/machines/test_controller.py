@@ -19,7 +19,7 @@ from meshd.errors import SlurmError, StoreError
 from meshd.model import plan as p
 from meshd.model.cooldown import Cooldown, CooldownKey
 from meshd.model.desired import Target
-from meshd.model.machine import Machine, Phase, without_future
+from meshd.model.machine import Machine, Phase, set_with_clock, without_future
 from meshd.model.observed import Fresh, Unavailable
 from tests.codes import faulty
 from tests.unit.daemon.small import HandClock, Small
@@ -84,6 +84,16 @@ async def test_one_illegal_move_does_not_keep_the_others_waiting(small: Small) -
     assert small.get(two.name).phase is Phase.DRAINING
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_the_launch_time_that_a_cloud_told_is_kept(told: bool) -> None:
+    """Else a head whose clock goes back for a while would book that while as well."""
+    there = ago(-5) if told else ago(-7)
+    m = machine(Phase.READY, launched_at=there, launch_called_at=ago(-7), launch_first_called_at=ago(-7))
+    assert without_future(m, NOW).launched_at == (there if told else NOW)
+    hour = timedelta(hours=1)
+    assert set_with_clock(m, hour, ago(60)).launched_at == (there if told else there + hour)
+
+
 async def test_after_the_clock_was_set_back_nothing_waits_for_it_to_catch_up(small: Small) -> None:
     m = small.journal.put(machine(Phase.LAUNCHING, launch_called_at=NOW, age_s=0), "phase", "given", NOW)
     small.seen = snapshot(instances={"aws": Fresh((), NOW)})
@@ -109,7 +119,7 @@ async def test_what_happened_before_the_clock_was_set_is_as_long_ago_as_before(s
     after, now = small.get(m.name), small.clock.now()
     assert (after.phase_since, after.launch_called_at) == (begun + step, begun + step)
     assert after.created_at == min(m.created_at, now), "an earlier meshd wrote it"
-    assert after.launched_at == min(told, now), "its cloud's word"
+    assert after.launched_at == told, "its cloud's word: the bill goes by it"
     assert not small.journal.cooldowns(now)
     small.reconciler.tick()
     assert small.get(m.name).phase_since == after.phase_since, "once"
