@@ -93,6 +93,31 @@ async def test_the_walk_from_login_to_a_training_run_that_loses_a_node(
     figure(f"from login to the end of the training: {time.monotonic() - began:.1f} s")
 
 
+@pytest.mark.nightly
+async def test_a_training_run_on_a_pool_in_which_nothing_is_rented(
+    campus: Campus, figure: Callable[[str], None]
+) -> None:
+    """sbatch rents its two machines, and no other."""
+    lab = campus.lab
+    await lab.head.run("rm", "-rf", f"/home/{STUDENT}/ddp")
+    await lab.have(0)
+    await lab.nothing_left()
+    ever = {cloud: len(lab.ledger(cloud)) for cloud in lab.cluster.clouds.clouds}
+    began, event = time.monotonic(), await lab.last_event()
+
+    async def runs(job: str) -> None:
+        await lab.running(job)
+        figure(f"from sbatch to RUNNING: {time.monotonic() - began:.1f} s")
+
+    walk = await campus.student.follow("pytorch-ddp", meanwhile=runs, timeout_s=JOB_S)
+    figure(f"from sbatch to COMPLETED: {time.monotonic() - began:.1f} s")
+    (job,) = walk.jobs
+    assert (await lab.job(job))["Restarts"] == "0"
+    accuracy = re.search(rf"^step {LAST_STEP}: accuracy (\d\.\d+)$", walk.output("cat slurm-"), re.M)
+    assert accuracy and float(accuracy[1]) > 0.9
+    assert sum(len(lab.ledger(cloud)) - count for cloud, count in ever.items()) == 2, await lab.events(event)
+
+
 async def test_fsdp_by_srun_goes_on_by_torchrun(campus: Campus, figure: Callable[[str], None]) -> None:
     # Debian's torchrun needs libuv, with which Debian's PyTorch is not built.
     await campus.lab.head.write(f"/home/{STUDENT}/env/bin/torchrun", (PROGRAMS / "torchrun.py").read_text(), "0755")
