@@ -82,6 +82,7 @@ missing_packages() {
     [ -e /usr/include/stdlib.h ] || echo libc6-dev
     [ -e /usr/include/fuse3/fuse.h ] || echo libfuse3-dev
     command -v s6-svscan >/dev/null || echo s6
+    ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || echo libfaketime
     command -v shellcheck >/dev/null || echo shellcheck
     "$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
 }
