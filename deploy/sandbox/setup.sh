@@ -84,6 +84,8 @@ missing_packages() {
     command -v s6-svscan >/dev/null || echo s6
     ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || echo libfaketime
     command -v shellcheck >/dev/null || echo shellcheck
+    # For the tests of the web page; a browser without a font draws boxes.
+    command -v chromium >/dev/null || echo chromium fonts-dejavu-core
     "$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
 }
 

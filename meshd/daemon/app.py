@@ -289,7 +289,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         ),
         clock,
     )  # fmt: skip
-    reloaded = (sources, auth_key.controller, accounts, node_settings)
+    reloaded = (sources, auth_key.controller, accounts, node_settings, web.sampler)
     head = build_head_api(
         live, store, machines, report, metrics, Reload(live, notifier, reloaded),
         slurm=ports.slurm, slurm_files=slurm_files, slurm_ping=slurm_ping, tailnet=tailnet,
