@@ -1,0 +1,135 @@
+"""A head is destroyed under a job, and a new one is made of its backup: it has the machines, the job and the keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+
+from deploy.sandbox.cluster import Cluster, ClusterOptions
+from deploy.sandbox.headmachine import NAME
+from deploy.sandbox.headmachine import USER as FIRST_USER
+from meshd.store.state_copy import unlisted
+from tests.e2e.lab import QUICK, SLURM, USER, WAIT_FOR_WORD, Lab
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.nightly,  # tests/unit/backup proves the parts
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
+]
+
+SITE = ("/etc/slurm", "/var/spool/slurmctld")
+"""What the site backs up itself: Slurm's settings, and its StateSaveLocation."""
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def lab() -> AsyncIterator[Lab]:
+    options = ClusterOptions(
+        sandbox_id=f"nh{os.getpid() % 100000}", timing={**QUICK, "orphan_grace_s": 6.0}, boot_s=0.2, end_s=0.2,
+        slurm=SLURM,
+    )  # fmt: skip
+    async with Cluster(options) as cluster:
+        await cluster.bring_up_head()
+        await cluster.head.run("useradd", "--create-home", USER)
+        yield Lab(cluster)
+
+
+async def new_head(lab: Lab, site: bytes, archive: bytes) -> None:
+    """Install it by docs/operations.md, with what the site has backed up, and restore the archive."""
+    head = lab.head
+    await head.boot()
+    for user in (FIRST_USER, USER):
+        await head.run("useradd", "--create-home", user)
+    await head.run("tar", "-x", "-C", "/", stdin=site)
+    await head.install()
+    await head.shell(f"sed -i '/[[:space:]]head$/d' /etc/hosts; echo '{head.tailnet_ip} head' >>/etc/hosts")
+    await head.run("sh", "-c", "umask 077; cat >/root/head.tar", stdin=archive)
+
+    told = await lab.meshctl("restore", "--yes", "--tailnet", "/root/head.tar")
+    assert told.returncode == 0, told.stderr.decode()
+    assert "systemctl restart munge" in told.stderr.decode()
+    await head.run("systemctl", "restart", "munge")
+    await head.run("meshctl", "init", "--yes", timeout_s=120)
+    await head.run("install", "-d", "-o", "slurm", "-g", "slurm", "/var/log/slurm")
+    await head.run("systemctl", "start", "slurmctld")
+    await head.run("systemctl", "enable", "--now", "meshd", timeout_s=180)
+
+
+async def exchange(lab: Lab, machine: str) -> None:
+    """Give a machine back, and wait until another one is there for it."""
+    before = set(await lab.nodes())
+    done = await lab.meshctl("remove", "--yes", machine)
+    assert done.returncode == 0, done.stderr.decode()
+
+    async def exchanged() -> bool:
+        rows = await lab.nodes()
+        return machine not in rows and [row["phase"] for row in rows.values()] == ["ready"] * len(before)
+
+    await lab.until(exchanged, f"another machine is there for {machine}")
+
+
+async def test_a_new_head_takes_the_machines_over(lab: Lab, figure: Callable[[str], None]) -> None:
+    head, address = lab.head, lab.head.tailnet_ip
+    await lab.scale(3)
+    job = await lab.sbatch(WAIT_FOR_WORD)
+    node = await lab.running(job)
+    busy = (await lab.by_slot())[node]["machine"]
+    idle = sorted(set(await lab.nodes()) - {busy})
+    slots_then = {row["machine"]: slot for slot, row in (await lab.by_slot()).items()}
+    started = (await lab.job(job))["StartTime"]
+    key = (await head.run("sha256sum", "/etc/munge/munge.key")).text
+    await head.run("meshctl", "backup", "--output", "/root/head.tar")
+    archive = (await head.run("cat", "/root/head.tar")).stdout
+
+    # What the archive does not know: two machines went since, and two others came.
+    for one in idle:
+        await exchange(lab, one)
+    machines = {row["machine"]: slot for slot, row in (await lab.by_slot()).items()}
+    assert machines.keys() & {busy, *idle} == {busy}
+    figure(f"slots in the backup: {slots_then}; since: {machines}")
+    ever = len(lab.ledger())
+
+    site = (await head.run("tar", "-c", "-C", "/", *(path.lstrip("/") for path in SITE))).stdout
+    await lab.cluster.world.hypervisor.destroy(NAME)
+    await new_head(lab, site, archive)
+
+    assert (await head.run("tailscale", "ip", "-4")).text == address
+    assert (await head.run("sha256sum", "/etc/munge/munge.key")).text == key
+    owners = await head.run("stat", "-c", "%U %a", "/etc/munge/munge.key", "/var/lib/meshd/journal.db")
+    assert owners.text.splitlines() == ["munge 600", "slurm 600"]
+
+    async def adopted() -> bool:
+        rows = await lab.nodes()
+        return {row["machine"]: row["slot"] for row in rows.values() if row["phase"] == "ready"} == machines
+
+    await lab.until(adopted, "the new head has the machines, and each in its slot")
+
+    async def answers() -> bool:
+        slots = await lab.slots()
+        return not any({"NOT_RESPONDING", "DOWN"} & slots[slot].states for slot in machines.values())
+
+    await lab.until(answers, "slurmctld reaches each")
+    assert len(lab.ledger()) == ever, "nothing was rented"
+    assert {machine.token for machine in lab.alive()} == machines.keys(), "nothing was ended"
+    found = await lab.job(job)
+    assert (found["JobState"], found["NodeList"], found["StartTime"]) == ("RUNNING", node, started)
+    ran = await lab.srun("-N2", "--gpus=2", "--gpus-per-node=1", "printenv", "SLURMD_NODENAME")
+    assert set(ran.split()) == set(machines.values()) - {node}
+    failed = {name: row for name, row in (await lab.checks()).items() if row["status"] == "fail"}
+    assert not failed
+
+    # Its keys are the nodes' keys, and those by which machines come.
+    assert (await lab.ask("rotate-key", "--munge", "--yes", timeout_s=120))["stage"] == "done"
+    await lab.scale(4)
+    assert machines.keys() < set(await lab.nodes())
+
+    await lab.inside(busy, "touch", f"/tmp/end-{job}")
+    assert (await lab.completed(job))["Restarts"] == "0"
+    await lab.scale(0)
+    await lab.nothing_left()
+    assert not unlisted(await head.root() / "var/lib/meshd")
+    figure(f"problems in the end: {await lab.problems() or 'none'}")
