@@ -261,7 +261,9 @@ class AdoptOrphan(Step):
     """Record a machine of ours that the cloud has, the journal does not know, and the pool can use.
 
     Attributes:
-        tailnet_ip: the NodeAddr of its slot's line where that line is this machine's (jobs may run on it); else "".
+        tailnet_ip: its address where Slurm has it as the node of its slot (jobs may run on it); else "".
+        by_queue: it counts as rented for Slurm's queue.
+        heir_of: the machine that holds the slot and has ended, or was never rented; "" for a free slot.
     """
 
     instance: Instance
@@ -269,6 +271,8 @@ class AdoptOrphan(Step):
     pool: str
     slot: str
     tailnet_ip: str = ""
+    by_queue: bool = False
+    heir_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from meshd.plan.node_settings import unapplied
 from meshd.plan.paths import CURE, path_fault
 from meshd.plan.plan_input import PlanInput
 from meshd.plan.repair import record
+from meshd.plan.unclear_launch import made
 
 DEAD_KEY_CURE = "`meshctl rotate-key`; where meshd cannot mint, put a new reusable key in place first"
 
@@ -36,6 +37,9 @@ REGISTERS_WITHIN = timedelta(seconds=10)
 
 def requested(machine: Machine, given: PlanInput) -> Step | None:
     """Make the create call, unless the machine is not needed, waited too long, or its provider asked for a pause."""
+    if made(machine, given) is not None:
+        # An older journal was restored, or a create call that had no effect had one after all.
+        return Move(machine.name, f"{machine.provider} has it already", Phase.LAUNCHING)
     if machine.removal:
         return Move(machine.name, "no longer needed; nothing was rented", Phase.GONE)
     since = machine.turn_since if given.orders_guarded else machine.created_at

@@ -153,6 +153,23 @@ def surely_ended(machine: Machine, given: PlanInput) -> bool:
     return ended and (not _on_its_way_down(machine, given) or silent(machine, given))
 
 
+def shown_alive(machine: Machine, given: PlanInput) -> bool:
+    """Whether its cloud's listing, or its agent, shows that the machine is there now."""
+    instance, report = given.instance(machine), given.view.report(machine)
+    listed = instance is not None and instance.state not in ENDED and instance.state is not InstanceState.TERMINATING
+    return listed or (report is not None and not silent(machine, given))
+
+
+def in_doubt(machine: Machine, given: PlanInput) -> bool:
+    """Whether a machine that was rented may have ended unseen: neither its cloud nor its agent shows it.
+
+    It may be one that an older journal had. A new machine may be missing from a listing.
+    """
+    born = machine.launch_called_at or machine.created_at
+    new = (given.now - born).total_seconds() <= given.policy.listing_lag_s
+    return bool(machine.instance_id) and not new and not shown_alive(machine, given)
+
+
 def may_have_jobs(machine: Machine, given: PlanInput) -> bool:
     """Whether an adopted machine may have jobs, whatever its phase is: the journal that knew them was lost.
 

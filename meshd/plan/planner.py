@@ -12,15 +12,16 @@ from dataclasses import replace
 from datetime import datetime
 
 from meshd.model.desired import Desired
-from meshd.model.machine import HOLDS_SLOT, Machine, Phase
+from meshd.model.ids import MachineName
+from meshd.model.machine import HOLDS_SLOT, Machine, Phase, Removal
 from meshd.model.observed import Snapshot
-from meshd.model.plan import AdoptOrphan, Launch, Plan, Remove, RequestMachine, Step, Warn
+from meshd.model.plan import AdoptOrphan, Drain, Launch, Leave, Move, Plan, Remove, RequestMachine, Step, Warn
 from meshd.plan.budget import kill_steps, withdrawn
 from meshd.plan.freeze import allowed, taken_back
 from meshd.plan.gang_orders import launched_together, with_calls
 from meshd.plan.guards import leaving_room, orders
 from meshd.plan.lifecycle import contradiction_warning, next_step
-from meshd.plan.orphans import Known, orphan_steps
+from meshd.plan.orphans import Known, Orphans, orphans_of
 from meshd.plan.plan_input import PlanInput
 from meshd.plan.pool_plan import pool_plan
 from meshd.plan.prices import stale_warnings
@@ -79,6 +80,7 @@ def plan(
     replacements = [step for step in _replacements(desired, by_pool, given, busy) if step.subject not in shrinking]
     steps += allowed(desired, replacements[: leaving_room(desired.guards, machines, given.slurm)])
     steps += stale_warnings(desired, tuple(steps), now)
+    orphans = _orphans(desired, machines, snapshot, given, busy, ended_ids, late_ids, first_seen or {})
     decided = {step.subject for step in steps}
     for machine in machines:
         warning = contradiction_warning(machine, given)
@@ -86,29 +88,10 @@ def plan(
             steps.append(warning)
         if machine.name not in busy and machine.name not in decided and machine.name not in sent.waiting:
             step = next_step(machine, given)
-            if step is not None:
+            if step is not None and not (machine.name in orphans.succeeded and isinstance(step, (Move, Leave, Drain))):
                 steps += allowed(desired, [step])
-    alive = [m for m in machines if m.phase is not Phase.GONE]
-    known = Known(
-        ids={(m.provider, m.instance_id) for m in alive if m.instance_id},
-        names={m.name for m in alive},
-        slots={m.slot for m in alive if m.phase in HOLDS_SLOT},
-        ended_ids=ended_ids,
-        late_ids=late_ids,
-    )
-    unsure = {m.name for m in alive if not m.instance_id}.union(busy)
-    orphans = [
-        step
-        for step in orphan_steps(desired, snapshot, known, first_seen or {}, given)
-        if step.subject not in busy and step.instance.token not in unsure
-    ]
-    # What such a machine's pool lacks, and in which place, is known once it is adopted.
-    adopting = {step.pool for step in orphans if isinstance(step, AdoptOrphan)}
-    steps = [step for step in steps if not (isinstance(step, RequestMachine) and step.pool in adopting)]
-    if adopting:  # nor does an order go out before it counts: the limits in USD may allow fewer then
-        waiting = {machine.name for machine in machines if machine.phase is Phase.REQUESTED}
-        steps = [step for step in steps if not (isinstance(step, Launch) and step.subject in waiting)]
-    steps += allowed(desired, orphans)
+    steps = _without_what_waits(steps, machines, orphans)
+    steps += allowed(desired, orphans.steps)
     steps = launched_together(steps, {machine.name: machine for machine in machines})
     steps += sent.warning(desired.guards)
     return Plan(
@@ -120,6 +103,56 @@ def plan(
         unwanted_slots=tuple(slot for one in pools for slot in one.unwanted_slots),
         held_orders=dict.fromkeys(sent.waiting, sent.words(desired.guards)),
     )
+
+
+def _orphans(
+    desired: Desired,
+    machines: Sequence[Machine],
+    snapshot: Snapshot,
+    given: PlanInput,
+    busy: Collection[str],
+    ended_ids: Collection[tuple[str, str]],
+    late_ids: Collection[tuple[str, str]],
+    first_seen: Mapping[tuple[str, str], datetime],
+) -> Orphans:
+    """What becomes of instances that the journal does not know, without those that a step in flight is about."""
+    alive = [m for m in machines if m.phase is not Phase.GONE]
+    known = Known(
+        ids={(m.provider, m.instance_id) for m in alive if m.instance_id},
+        names={m.name for m in alive},
+        holders={m.slot: m for m in alive if m.phase in HOLDS_SLOT},
+        busy=busy,
+        ended_ids=ended_ids,
+        late_ids=late_ids,
+    )
+    unsure = {m.name for m in alive if not m.instance_id}.union(busy)
+    found = orphans_of(desired, snapshot, known, first_seen, given)
+    found.steps = [s for s in found.steps if s.subject not in busy and s.instance.token not in unsure]
+    return found
+
+
+def _without_what_waits(steps: list[Step], machines: Sequence[Machine], orphans: Orphans) -> list[Step]:
+    """The steps without those that rent, or move a gang, in pools that get a machine of ours that was not known.
+
+    What such a pool lacks, and in which place, is known once it is adopted.
+    """
+    adopting = {step.pool for step in orphans.steps if isinstance(step, AdoptOrphan)}
+    pools, pool_of = adopting | orphans.waiting, {machine.name: machine.pool for machine in machines}
+    # No order goes out before such a machine counts: the limits in USD, of all pools, may allow fewer then.
+    unsent = {m.name for m in machines if m.phase is Phase.REQUESTED and (adopting or m.pool in pools)}
+    return [
+        step
+        for step in steps
+        if not (
+            (isinstance(step, RequestMachine) and step.pool in pools)
+            or (isinstance(step, Launch) and step.subject in unsent)
+            or (
+                isinstance(step, Remove)
+                and step.removal is Removal.GANG_MOVED
+                and pool_of.get(MachineName(step.subject)) in pools
+            )
+        )
+    ]
 
 
 def _replacements(

@@ -14,6 +14,7 @@ from meshd.plan.fitness import unfit
 from meshd.plan.gang import group_of, groups_of, is_gang
 from meshd.plan.grow import Growth
 from meshd.plan.hosts import NONE_BOUND, Bound
+from meshd.plan.liveness import in_doubt
 from meshd.plan.placement import amount, overshoot_most
 from meshd.plan.plan_input import PlanInput
 from meshd.plan.room import Money
@@ -217,7 +218,13 @@ def _shrink(
     rented for jobs go only if they are idle and older than the target: the others leave when they are idle. Those of
     the target do not go because of them: a pool keeps as many as its target says beside the queue's. Machines of hosts
     that never sleep stay.
+
+    While some machines may have ended unseen, the others have to be as many as the target says.
     """
+    if target.gpus > 0:
+        doubtful = [m for m in have if in_doubt(m, given)]
+        surplus -= sum(map(units, doubtful))
+        have = [m for m in have if m not in doubtful]
     if given.slurm is None:
         have = [m for m in have if m.phase is not Phase.READY]  # which ones are idle is not known
     order = {phase: index for index, phase in enumerate(_EARLIEST_FIRST)}

@@ -155,25 +155,32 @@ class CloudSteps:
         """
         now, instance = self._machine_store.now(), step.instance
         holder = self._holder_of(step.slot)
-        if holder is not None:
+        if holder is not None and holder.name != step.heir_of:
             log.warning("not_adopted", machine=instance.token, reason=f"{step.slot} is {holder.name}'s by now")
             return
         before = self._machine_store.journal.machine(MachineName(instance.token))
         if before is None:
             JoinTokens(self._machine_store.journal).close(instance.token, "the journal had lost the machine", now)
-        self._machine_store.new(
-            Machine(
-                name=MachineName(instance.token), pool=PoolName(step.pool), slot=SlotName(step.slot),
-                provider=instance.provider, offer=step.offer, phase=Phase.BOOTING, phase_since=now,
-                created_at=now, instance_id=instance.id, region=instance.region,
-                # By a head's clock that is behind its cloud's, it was launched in the future.
-                launched_at=instance.launched_at or now, launch_called_at=min(instance.launched_at or now, now),
-                reason=step.reason,
-                tailnet_ip=step.tailnet_ip, line_published=bool(step.tailnet_ip),
-                own_key=self._user_data.own_key(instance.provider), gang=before.gang if before is not None else "",
-            ),
-            step.reason,
+        adopted = Machine(
+            name=MachineName(instance.token), pool=PoolName(step.pool), slot=SlotName(step.slot),
+            provider=instance.provider, offer=step.offer, phase=Phase.BOOTING, phase_since=now,
+            created_at=now, instance_id=instance.id, region=instance.region,
+            # By a head's clock that is behind its cloud's, it was launched in the future.
+            launched_at=instance.launched_at or now, launch_called_at=min(instance.launched_at or now, now),
+            reason=step.reason,
+            tailnet_ip=step.tailnet_ip, line_published=bool(step.tailnet_ip),
+            own_key=self._user_data.own_key(instance.provider), gang=before.gang if before is not None else "",
+            by_queue=step.by_queue,
+            # Its slot's line may change from the former machine's address to its own while a job runs.
+            former_ips=(holder.tailnet_ip,) if holder is not None and holder.tailnet_ip else (),
         )  # fmt: skip
+        with self._machine_store.journal.together():
+            if holder is not None:
+                # The slot, with its node and its jobs, is the heir's: nothing of it is drained or set down.
+                to = Phase.GONE if holder.phase is Phase.REQUESTED else Phase.TERMINATING
+                why = f"its slot has {adopted.name} by now"
+                self._machine_store.move(holder.name, to, why, left_slurm=to is Phase.TERMINATING)
+            self._machine_store.new(adopted, step.reason)
 
     def _holder_of(self, slot: str) -> Machine | None:
         """The machine whose slot it is. The journal is written at once, so no other gets it in between."""

@@ -91,6 +91,14 @@ def test_a_stranger_with_our_tag_is_ended_after_the_grace_period() -> None:
 
 
 def test_a_slot_whose_line_is_nobodys_is_not_given_to_a_new_machine() -> None:
-    """After the journal was lost, a target comes before the grace period is over."""
-    found = decided([OLD], {OLD: "100.64.0.5"}, lines=LINE, busy=True, target=2, age_s=10)
+    found = decided([], {}, lines=LINE, busy=True, target=2)
     assert [step.subject for step in found.steps if isinstance(step, RequestMachine)] == ["h100-2"]
+
+
+def test_nothing_is_rented_beside_one_that_will_be_adopted() -> None:
+    """A target comes before the grace period is over: what is missing is known after it."""
+    for lines, addresses in ((LINE, {OLD: "100.64.0.5"}), ({}, {})):
+        for age_s, adopted in ((10, False), (1000, True)):
+            found = decided([OLD], addresses, lines=lines, target=2, age_s=age_s)
+            assert not any(isinstance(step, RequestMachine) for step in found.steps)
+            assert verdicts(found) == ({OLD: "adopted"} if adopted else {})

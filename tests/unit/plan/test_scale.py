@@ -81,7 +81,10 @@ def test_the_least_useful_goes_first() -> None:
         machine(Phase.BOOTING, index=3), machine(Phase.READY, index=4),
     ]  # fmt: skip
     jobs = {"h100-2": "7", "h100-4": "8"}
-    seen = snapshot(slurm=Fresh(slurm(*(node(m) for m in machines if m.tailnet_ip), jobs=jobs), NOW))
+    seen = snapshot(
+        instances={"aws": Fresh(tuple(instance(m) for m in machines), NOW)},
+        slurm=Fresh(slurm(*(node(m) for m in machines if m.tailnet_ip), jobs=jobs), NOW),
+    )
     order = ["h100-3", "h100-1", "h100-2", "h100-4"]
     for gpus in (3, 2, 1, 0):
         found = subjects(steps(gpus, *machines, kind=p.Remove, seen=seen))
