@@ -108,7 +108,7 @@ class HeadRoom(Small):
             self.journal,
             AuditSources(
                 "lab", lambda: ("h100",), self.providers, Bakes(self.journal), tuple, self.tailnet_api,
-                "https://api.example.org", KeyStore(directory / "audit-keys"), OpenKeys(self.journal),
+                "https://api.example.org", KeyStore(directory / "audit-keys"), lambda: None, OpenKeys(self.journal),
                 AuthRotations(self.journal), lambda: "n-head",
             ),
             self.clock,

@@ -285,7 +285,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         AuditSources(
             settings.cluster.name, lambda: tuple(live.settings.pools), providers, bakes, hosts.all, keys.api,
             settings.tailnet.api_base_url if settings.tailnet.admin_api == "tailscale" else "", keys.store,
-            auth_key.open_keys, auth_rotations, lambda: tailnet.table.self_id if tailnet.table else "",
+            keys.file.find, auth_key.open_keys, auth_rotations, lambda: tailnet.table.self_id if tailnet.table else "",
         ),
         clock,
     )  # fmt: skip

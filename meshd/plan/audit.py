@@ -165,8 +165,10 @@ def audited(listings: Iterable[BilledListing], books: Books) -> list[Thing]:
 
 
 def _thing(one: Billed, owner: Owner, verdict: Verdict, why: str = "") -> Thing:
+    # What a call for a gang made may have the gang's name; which machine it is, is known all the same.
+    name = one.machine or one.name if one.kind is BilledKind.MACHINE else one.name or one.machine
     return Thing(
-        one.provider, one.kind.value, one.id, one.name or one.machine, one.region, owner, verdict, one.created_at,
+        one.provider, one.kind.value, one.id, name, one.region, owner, verdict, one.created_at,
         one.usd_per_hour, why, one.cure if verdict is Verdict.LEAKED else "",
     )  # fmt: skip
 

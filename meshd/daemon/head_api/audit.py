@@ -19,7 +19,7 @@ from meshd.store.bakes import Bakes
 from meshd.store.journal import Journal
 from meshd.store.machine_keys import OpenKeys
 from meshd.tailnet.admin import KeyApi
-from meshd.tailnet.keystore import KeyStore
+from meshd.tailnet.keystore import KeptKey, KeyStore
 
 ROWS_MAX = 20_000
 _ORDER = {Verdict.LEAKED: 0, Verdict.UNKNOWN: 1, Verdict.OURS: 2, Verdict.FOREIGN: 3}
@@ -38,6 +38,7 @@ class AuditSources:
         api: the tailnet's API; None without a credential.
         admin: how its URL begins, for people; "" where its admin console is the better way.
         keys: the auth key in use.
+        key_file: the auth key in the head's own file; None where there is none.
         open_keys: keys of machines.
         rotations: of the auth key.
         head_device: the id of the head's device; "" when it is not known.
@@ -51,6 +52,7 @@ class AuditSources:
     api: KeyApi | None
     admin: str
     keys: KeyStore
+    key_file: Callable[[], KeptKey | None]
     open_keys: OpenKeys
     rotations: AuthRotations
     head_device: Callable[[], str]
@@ -101,7 +103,7 @@ class AuditService:
         gone = frozenset(name for name in names - machines.keys() if name and journal.machine(name) is not None)
         open_keys, rotation, in_use = sources.open_keys.all(), sources.rotations.last(), sources.keys.in_use()
         refs = [rotation.old, rotation.new] if rotation is not None and rotation.ended_at is None else []
-        ids = {key.id for key in (*open_keys, *refs, in_use) if key is not None and key.id}
+        ids = {key.id for key in (*open_keys, *refs, in_use, sources.key_file()) if key is not None and key.id}
         hosts = {host.device_id for host in sources.hosts() if host.device_id}
         return Books(
             sources.cluster, frozenset(sources.pools()) | {m.pool for m in machines.values()}, machines, gone,
