@@ -67,6 +67,7 @@ class ProblemCode(StrEnum):
 
     HOST_STUCK = "host_stuck"
     IMAGE_FAILED = "image_failed"
+    IMAGE_REFUSED = "image_refused"
 
     # Accounts.
     ACCOUNTS_UNREADABLE = "accounts_unreadable"

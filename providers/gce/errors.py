@@ -78,6 +78,8 @@ _CODES: dict[str, type[ProviderError]] = {
         AuthFailed,
     ),
 }
+IMAGE_PERMISSION = "compute.images.useReadOnly"
+"""Without it machines boot from Google's own images only."""
 _NO_SUCH_TYPE_HERE = re.compile(
     r"machine type .*(does not exist|not available|not found|not supported)|/(machineTypes|acceleratorTypes)/", re.I
 )
@@ -128,6 +130,14 @@ def to_error(refusal: ErrorAnswer, *, operation: str, changes: bool) -> Provider
     if kind is QuotaExceeded and _WHOLE_PROJECT in refusal.message:
         text += f" ({_WHOLE_PROJECT} is a quota of the whole project: other regions do not help)"
     return kind(text, provider=GCE, operation=operation, vendor_text=said)
+
+
+def refusal_of_image(error: AuthFailed, image: str) -> ProviderError:
+    """The error where the credential may make machines, but none from this baked image: others need not wait."""
+    if not image or IMAGE_PERMISSION not in error.vendor_text:
+        return error
+    text = f"the credential lacks {IMAGE_PERMISSION}, to be granted to its account in the project: {error.vendor_text}"
+    return InvalidRequest(text, provider=GCE, operation="launch", vendor_text=text)
 
 
 def _kind(refusal: ErrorAnswer, operation: str, changes: bool) -> type[ProviderError]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from meshd.errors import InvalidRequest, NotFound, ProviderError, Transient, Uncertain
+from meshd.errors import AuthFailed, InvalidRequest, NotFound, ProviderError, Transient, Uncertain
 from meshd.price_list import PriceList, collected
 from meshd.provider_api import (
     BilledKind,
@@ -35,7 +35,7 @@ from providers.gce.billed import billed_address, billed_machine, billed_snapshot
 from providers.gce.catalogue import Catalogue
 from providers.gce.check import PermissionCheck
 from providers.gce.client import Gce, Row
-from providers.gce.errors import GCE, NOT_READY, TAKEN, refusal_of_operation, to_error
+from providers.gce.errors import GCE, NOT_READY, TAKEN, refusal_of_image, refusal_of_operation, to_error
 from providers.gce.images import boot_disk, image_body, is_image_of, named_image, to_image
 from providers.gce.mapping import (
     AbsenceCause,
@@ -128,6 +128,8 @@ class GceProvider:
             if not error.text.startswith(TAKEN):
                 raise
             return await self._holder(request, error)
+        except AuthFailed as error:
+            raise refusal_of_image(error, request.image) from error
 
     async def launch_gang(self, request: GangRequest) -> Sequence[Instance]:
         """instances.bulkInsert with minCount = count, then its operation for a while, as `launch`.
@@ -149,6 +151,8 @@ class GceProvider:
                 return [self._instance(found[name]) for name in names]
             text = f"one of the names is used in {zone}, and not all machines of the gang are there"
             raise Uncertain(text, provider=GCE, operation="launch", vendor_text=error.vendor_text) from error
+        except AuthFailed as error:
+            raise refusal_of_image(error, request.image) from error
 
     async def _wait_for_capacity(
         self, offer: Offer, names: Sequence[str], operation: Row, wanted: str = ""

@@ -234,6 +234,20 @@ async def test_an_image_whose_disk_is_larger_is_refused(recorded: tuple[SandboxR
     check_exchange(recorder.exchanges[-1])
 
 
+async def test_a_baked_image_that_the_credential_may_not_use_leaves_the_cloud_alone(
+    recorded: tuple[SandboxRig, Recorder, str],
+) -> None:
+    rig, _, url = recorded
+    provider = rig.make(api_endpoint=url)
+    image = await images.made(rig, provider)
+    rig.inject(FaultKind.DENIED, "compute.images.useReadOnly")
+    offer = next(one for one in await provider.offers() if not one.spot)
+    with pytest.raises(InvalidRequest, match=r"lacks compute\.images\.useReadOnly"):
+        await provider.launch(replace(request(offer), image=image.id))
+    made = await provider.launch(request(offer))
+    assert made.state is not InstanceState.GONE
+
+
 @pytest.mark.parametrize("permission", ["compute.images.create", "compute.images.delete", "compute.images.list"])
 async def test_missing_permissions_for_images_are_a_note(
     recorded: tuple[SandboxRig, Recorder, str], permission: str

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from deploy.sandbox.clouds.gce_billing import SKUS_PATH, BillingCatalog, not_switched_on
 from deploy.sandbox.clouds.gce_bodies import BASE, boot_disk_gib, instance_body, number
-from deploy.sandbox.clouds.gce_images import ImageStore, StoredImage, matching
+from deploy.sandbox.clouds.gce_images import OWN, ImageStore, StoredImage, matching
 from deploy.sandbox.clouds.gce_operations import Failure, Operation, Operations
 from deploy.sandbox.clouds.gce_rules import bulk_checked, cards_of, checked, metadata_of, no, single_body
 from deploy.sandbox.clouds.gce_types import ACCELERATORS, TYPES, ZONES
@@ -269,6 +269,8 @@ class GceCloud(StandIn):
     def _image(self, body: dict[str, Any]) -> str:
         """What the hypervisor calls the image that a machine boots from; "" for Google's own."""
         source = str((body["disks"][0].get("initializeParams") or {}).get("sourceImage", ""))
+        if source.startswith(OWN) and (lacking := self.faults.denied("compute.images.useReadOnly")):
+            raise no(403, "forbidden", f"Required '{lacking}' permission for 'projects/sandbox-project/{source}'")
         return self.images.to_boot(source, boot_disk_gib(body))
 
     def _made(

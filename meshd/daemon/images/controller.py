@@ -156,7 +156,13 @@ class ImageController(Controller):
         return found
 
     def problems(self) -> Iterable[ProblemView]:
-        """Why the last image of a provider was not made."""
+        """Why the last image of a provider was not made, and the images from which no machine can be made."""
+        for image in self.all():
+            if why := self.refusal(image):
+                text = f"{image.provider} image {image.id} is left alone, and machines boot without it: {why}"
+                cure = "grant the permission that it names (docs/providers.md); else `meshctl image bake`"
+                since, _ = self._refused[image.provider, image.id]
+                yield problem(ProblemCode.IMAGE_REFUSED, "warning", text, cure, since=since)
         latest: dict[str, Bake] = {}
         for bake in self._bakes.all():
             latest[bake.provider] = bake

@@ -265,6 +265,24 @@ async def test_an_image_from_which_a_machine_could_not_start_is_left_alone_and_n
     assert room.journal.cooldowns(room.clock.now()), "then it is the cloud's own"
 
 
+async def test_an_image_that_the_credential_may_not_use_is_left_alone_and_not_its_cloud(room: Room) -> None:
+    if room.rig.name != "gce":
+        pytest.skip("EC2 asks for no permission of its own")
+    name = await ordered(room)
+    await installed(room, name)
+    await until_over(room, name)
+    room.rig.inject(FaultKind.DENIED, "compute.images.useReadOnly")
+    room.pool = replace(room.pool, gpus_per_node=8)
+    room.journal.set_target(Target("h100", 8), "wanted", room.clock.now())
+    for _ in range(4):
+        await room.step(5)
+    (machine,) = [one for one in room.journal.machines() if not one.baking]
+    assert machine.phase is Phase.BOOTING and machine.image == ""
+    assert not room.journal.cooldowns(room.clock.now()), "its cloud is not left alone"
+    (problem,) = room.parts.controller.problems()
+    assert problem.code == "image_refused" and "lacks compute.images.useReadOnly" in problem.text and problem.cure
+
+
 async def test_one_image_of_a_place_at_a_time(room: Room) -> None:
     await ordered(room)
     with pytest.raises(Refused):
