@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from .account_merge import Move
 from .account_value import User
 from .errors import NodeError
+from .owners import DIRECTORY_ONLY, Owner, give_all
 from .paths import Paths
 from .root_path import others_decide
 
@@ -103,17 +104,23 @@ class Homes:
 
     def move(self, move: Move) -> None:
         """Give an account's files in its home to its new number."""
-        path = self._path(move.home)
-        found = _seen(path)
-        if found is None or not self.local(move.home) or not stat.S_ISDIR(found.st_mode) or move.home in ("", "/"):
+        if move.home in ("", "/") or not self.local(move.home):
             return
-        if found.st_uid not in move.uid:
-            return  # not its home: /, /usr/sbin and the like
-        for _, names, files, at in os.fwalk(str(path), follow_symlinks=False):
-            names[:] = [name for name in names if _device(name, at) == found.st_dev]  # no other file system
-            for name in (*names, *files, "."):
-                with suppress(FileNotFoundError):
-                    _give(name, at, move)
+        try:
+            fd = os.open(str(self._path(move.home)), DIRECTORY_ONLY)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return  # a link: not its home
+            raise
+        try:
+            found = os.fstat(fd)
+            if found.st_uid not in move.uid:
+                return  # not its home: /, /usr/sbin and the like
+            give_all(fd, lambda one: _moved(one, move))
+        finally:
+            os.close(fd)
         known = self.made.get(move.home)
         if known is not None and known["inode"] == found.st_ino:
             known["uid"] = move.uid[1]
@@ -135,19 +142,10 @@ def _close(path: Path, seen: os.stat_result) -> bool:
     return same
 
 
-def _device(name: str, at: int) -> int:
-    try:
-        return os.stat(name, dir_fd=at, follow_symlinks=False).st_dev
-    except FileNotFoundError:
-        return -1
-
-
-def _give(name: str, at: int, move: Move) -> None:
-    found = os.stat(name, dir_fd=at, follow_symlinks=False)
+def _moved(found: os.stat_result, move: Move) -> Owner:
     uid = move.uid[1] if found.st_uid == move.uid[0] else found.st_uid
     gid = move.gid[1] if found.st_gid == move.gid[0] else found.st_gid
-    if (uid, gid) != (found.st_uid, found.st_gid):
-        os.chown(name, uid, gid, dir_fd=at, follow_symlinks=False)
+    return uid, gid
 
 
 def _nowhere(home: str) -> bool:

@@ -6,6 +6,7 @@ The events: https://docs.python.org/3/library/audit_events.html
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,8 @@ from .before import Before
 from .snapshot import DIRECTORY, LINK, Snapshot, take
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_OF_FD = re.compile("/proc/self/fd/[0-9]+")
+"""How a change names exactly what is open."""
 _Event = Callable[[Before, "tuple[Any, ...]"], None]
 
 
@@ -46,6 +49,8 @@ def _at(path: Any, dir_fd: Any = -1) -> Path | None:
         text = os.fsdecode(path)
     except TypeError:
         return None
+    if _OF_FD.fullmatch(text):
+        return _at(int(text.rpartition("/")[2]))
     if not text.startswith("/") and isinstance(dir_fd, int) and dir_fd >= 0:
         try:
             text = f"{os.readlink(f'/proc/self/fd/{dir_fd}')}/{text}"  # noqa: PTH115

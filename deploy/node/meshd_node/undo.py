@@ -18,6 +18,7 @@ from pathlib import Path
 from . import lines
 from .before import Before
 from .console import say
+from .owners import DIRECTORY_ONLY, Owner, give, give_all, open_exactly
 from .parse import plain
 from .paths import Paths
 from .record import Log, Record
@@ -26,6 +27,8 @@ from .snapshot import ABSENT, DIRECTORY, FILE, LINK, Snapshot, put, take, text_o
 
 _MOUNTED = "something is mounted there: it stays"
 _TYPES = {FILE: stat.S_IFREG, DIRECTORY: stat.S_IFDIR, LINK: stat.S_IFLNK}
+FIRST_USER = 1000
+"""Numbers below are the system's."""
 TEXT_MAX_B = 4 * 1024 * 1024
 
 WHOLE = ("etc/munge", "var/lib/munge", "var/log/munge", "var/log/slurm", "var/spool/slurmd", "var/lib/slurm",
@@ -62,6 +65,9 @@ def take_back(before: Before, layer: str, paths: Paths, skip: Callable[[str], bo
             left.append(f"{record.path}: {why}")
             say(f"{record.path} is not as before: {why}")
         log.mark(record, "undone")
+    for path, record in _homes(log).items():
+        if not skip(path) and (why := _give_home_back(record)):
+            left.append(f"{path}: {why}")
     _host_name(log.facts.get("hostname", []), paths)
     return left
 
@@ -106,7 +112,7 @@ def _own(path: Path, was: Snapshot, after: Snapshot) -> str:
     user may have changed the program.
     """
     try:
-        fd = _open_exactly(path)
+        fd = open_exactly(path)
     except FileNotFoundError:
         return "somebody has removed it since"
     except OSError as error:
@@ -119,29 +125,53 @@ def _own(path: Path, was: Snapshot, after: Snapshot) -> str:
             return ""
         if (now.st_uid, now.st_gid) != (after.uid, after.gid):
             return "somebody has given it to another owner since: it stays"
-        os.chown(f"/proc/self/fd/{fd}", was.uid, was.gid)  # exactly what is open, were it a link
+        give(fd, (was.uid, was.gid))
     finally:
         os.close(fd)
     return ""
 
 
-def _open_exactly(path: Path) -> int:
-    """Open what is at an absolute path, to look at it and not to read it. No part of the path may be a link.
+def _homes(log: Log) -> dict[str, Record]:
+    """By path, the uppermost directories that were given from one account's number to another."""
+    given = {
+        record.path: record
+        for record in log.records
+        if record.after is not None and record.before.kind == DIRECTORY and _only_owner(record.before, record.after)
+        if min(record.before.uid, record.after.uid) >= FIRST_USER and record.before.uid != record.after.uid
+    }
+    return {path: one for path, one in given.items() if not any(str(above) in given for above in Path(path).parents)}
 
-    Raises:
-        OSError: it is not there, or a directory of the path is a link now.
+
+def _give_home_back(record: Record) -> str:
+    """Give an account its own number back on all that is in its home; why not, or "".
+
+    It made files while it had the other number, and a file that was given may have another name now.
     """
-    fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    for part in path.parts[1:-1]:
+    was, after = record.before, record.after
+    assert after is not None
+
+    def new_of(found: os.stat_result) -> Owner:
+        if found.st_uid != after.uid:
+            return found.st_uid, found.st_gid
+        return was.uid, was.gid if found.st_gid == after.gid else found.st_gid
+
+    try:
+        fd = open_exactly(Path(record.path))
         try:
-            inner = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            if os.fstat(fd).st_uid != was.uid:
+                return ""  # it is named already
+            inside = os.open(".", DIRECTORY_ONLY, dir_fd=fd)
         finally:
             os.close(fd)
-        fd = inner
+    except OSError:
+        return ""
     try:
-        return os.open(path.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+        give_all(inside, new_of)
+    except OSError as error:
+        return f"not all that is in it has its owner back: {error.strerror}"
     finally:
-        os.close(fd)
+        os.close(inside)
+    return ""
 
 
 def _merged(before: Before, record: Record, path: Path, now: Snapshot) -> Snapshot | None:

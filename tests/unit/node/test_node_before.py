@@ -311,6 +311,34 @@ def test_what_a_user_put_in_the_way_is_not_given_away(root: Path, home: Path) ->
     assert {line.partition(":")[0] for line in left} == {str(plain), str(keys)}
 
 
+def test_what_an_account_made_or_renamed_under_its_other_number_comes_back(root: Path, home: Path) -> None:
+    change(root, MOVE_HOME)
+    new, deep = home / "new/run", home / ".config/a/b/deep"
+    new.mkdir(parents=True)
+    (new / "result").write_text("made under the other number\n")
+    (new / "passwd").symlink_to(root / "etc/passwd")
+    for path in (home / "new", new, new / "result", new / "passwd"):
+        os.lchown(path, 59999, 59999)
+    outside = root / "kept"
+    outside.hardlink_to(deep)
+    deep.unlink()  # its other name in the home stays, and one outside
+    (home / ".config/a/b/plain").rename(home / "renamed")
+    back(root)
+    for path in (home / "new", new, new / "result", new / "passwd", home / "hard", home / "renamed", outside):
+        assert owner_of(path) == (1000, 1000), path
+    assert owner_of(root / "etc/passwd") == owner_of(home / ".config/a/of-root") == (0, 0)
+
+
+def test_an_undo_that_was_cut_off_before_the_homes_gives_them_back(root: Path, home: Path) -> None:
+    change(root, MOVE_HOME)
+    (home / "new").write_text("")
+    os.chown(home / "new", 59999, 59999)
+    assert back(root) == back(root) == []
+    os.chown(home / "new", 59999, 59999)
+    back(root)
+    assert owner_of(home / "new") == (1000, 1000)
+
+
 @pytest.mark.parametrize("kind", ["link", "directory"])
 def test_a_directory_that_is_exchanged_while_root_gives_files_back(
     root: Path, home: Path, kind: str, monkeypatch: pytest.MonkeyPatch
