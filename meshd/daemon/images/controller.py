@@ -160,7 +160,7 @@ class ImageController(Controller):
         for image in self.all():
             if why := self.refusal(image):
                 text = f"{image.provider} image {image.id} is left alone, and machines boot without it: {why}"
-                cure = "grant the permission that it names (docs/providers.md); else `meshctl image bake`"
+                cure = f"grant what it names (docs/providers.md); else `meshctl image bake --provider {image.provider}`"
                 since, _ = self._refused[image.provider, image.id]
                 yield problem(ProblemCode.IMAGE_REFUSED, "warning", text, cure, since=since)
         latest: dict[str, Bake] = {}
