@@ -1,4 +1,4 @@
-"""A head is destroyed under a job, and a new one is made of its backup: it has the machines, the job and the keys."""
+"""A head is destroyed under jobs, and a new one is made of its backup: it has the machines, the jobs and the keys."""
 
 from __future__ import annotations
 
@@ -72,6 +72,13 @@ async def exchange(lab: Lab, machine: str) -> None:
     await lab.until(exchanged, f"another machine is there for {machine}")
 
 
+async def running_jobs(lab: Lab) -> dict[str, tuple[str, str]]:
+    """By id, the node and the start of each job that runs."""
+    ids = (await lab.head.run("squeue", "--noheader", "--states=RUNNING", "--format=%A")).text.split()
+    found = {job: await lab.job(job) for job in ids}
+    return {job: (told["NodeList"], told["StartTime"]) for job, told in found.items()}
+
+
 async def test_a_new_head_takes_the_machines_over(lab: Lab, figure: Callable[[str], None]) -> None:
     head, address = lab.head, lab.head.tailnet_ip
     await lab.scale(3)
@@ -80,7 +87,6 @@ async def test_a_new_head_takes_the_machines_over(lab: Lab, figure: Callable[[st
     busy = (await lab.by_slot())[node]["machine"]
     idle = sorted(set(await lab.nodes()) - {busy})
     slots_then = {row["machine"]: slot for slot, row in (await lab.by_slot()).items()}
-    started = (await lab.job(job))["StartTime"]
     key = (await head.run("sha256sum", "/etc/munge/munge.key")).text
     await head.run("meshctl", "backup", "--output", "/root/head.tar")
     archive = (await head.run("cat", "/root/head.tar")).stdout
@@ -92,6 +98,10 @@ async def test_a_new_head_takes_the_machines_over(lab: Lab, figure: Callable[[st
     assert machines.keys() & {busy, *idle} == {busy}
     figure(f"slots in the backup: {slots_then}; since: {machines}")
     ever = len(lab.ledger())
+    for _ in idle:  # and two jobs on these
+        await lab.running(await lab.sbatch(WAIT_FOR_WORD))
+    jobs = await running_jobs(lab)
+    assert {at for at, _ in jobs.values()} == set(machines.values())
 
     # slurmctld goes on writing meanwhile, each file as a whole: tar ends with 1 then.
     site = (await head.run("sh", "-c", f"tar -c -C / {' '.join(SITE)} || [ $? = 1 ]")).stdout
@@ -117,8 +127,11 @@ async def test_a_new_head_takes_the_machines_over(lab: Lab, figure: Callable[[st
     await lab.until(answers, "slurmctld reaches each")
     assert len(lab.ledger()) == ever, "nothing was rented"
     assert {machine.token for machine in lab.alive()} == machines.keys(), "nothing was ended"
-    found = await lab.job(job)
-    assert (found["JobState"], found["NodeList"], found["StartTime"]) == ("RUNNING", node, started)
+    assert await running_jobs(lab) == jobs
+    for late in jobs.keys() - {job}:
+        at = jobs[late][0]
+        await lab.inside(next(machine for machine, slot in machines.items() if slot == at), "touch", f"/tmp/end-{late}")
+        assert (await lab.completed(late))["Restarts"] == "0"
     ran = await lab.srun("-N2", "--gpus=2", "--gpus-per-node=1", "printenv", "SLURMD_NODENAME")
     assert set(ran.split()) == set(machines.values()) - {node}
     failed = {name: row for name, row in (await lab.checks()).items() if row["status"] == "fail"}
