@@ -1,8 +1,9 @@
-"""A freeze on the whole cluster: jobs wait in the queue and start after the thaw, and nothing is rented or ended."""
+"""Freeze and guards on the whole cluster: jobs wait, and nothing is rented or ended beyond what is allowed."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import datetime
 
 import pytest
 import pytest_asyncio
@@ -89,3 +90,22 @@ async def test_jobs_wait_through_a_freeze_and_a_restart_and_a_node_stays_until_t
     await lab.nothing_left()
     kinds = [row["kind"] for row in (await lab.ask("events", "--kind", "freeze", "--kind", "thaw"))["events"]]
     assert kinds[-4:] == ["freeze", "thaw", "freeze", "thaw"]
+
+
+async def test_no_more_machines_are_ordered_in_an_interval_than_the_guard_allows(lab: Lab) -> None:
+    interval_s = 15
+    async with lab.also(f"[guards]\nmax_launches = 1\nlaunch_interval_s = {interval_s}\n"):
+        after = await lab.last_event()
+        jobs = [await lab.sbatch("sleep 600") for _ in range(2)]
+
+        async def held() -> bool:
+            return "launches_held" in await lab.problem_codes()
+
+        await lab.until(held, "one order waits, and meshd says so")
+        for job in jobs:
+            await lab.running(job)
+        ordered = [row["at"] for row in await lab.events(after) if row["text"].startswith("launching: ")]
+        first, second = sorted(map(datetime.fromisoformat, ordered))
+        assert (second - first).total_seconds() >= interval_s
+        await lab.head.run("scancel", *jobs)
+        await lab.nothing_left()
