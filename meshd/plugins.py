@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 
 import structlog
 
 from meshd.codes import FaultCode
 from meshd.errors import ConfigError, Fault, MeshdError
-from meshd.provider_api import Provider, ProviderCapabilities, ProviderContext
+from meshd.provider_api import Brochure, Provider, ProviderCapabilities, ProviderContext
 from meshd.settings_words import near
 
 GROUP = "meshd.providers"
@@ -56,6 +58,27 @@ def make(name: str, adapters: Mapping[str, EntryPoint], context: ProviderContext
             ),
         )
     return provider
+
+
+def brochure_of(
+    name: str, adapters: Mapping[str, EntryPoint], context: ProviderContext
+) -> Brochure | tuple[Fault, ...] | None:
+    """What can be said of a provider without its cloud, its credentials and its SDK.
+
+    An adapter's package may have a module `brochure` with a function of that name; None where it has none.
+    """
+    own = ("providers", name)
+    if name not in adapters:
+        cure = near(name, adapters) or f"there are: {', '.join(sorted(adapters)) or 'none'}"
+        return (Fault("no such adapter is installed", cure, own, code=FaultCode.NO_SUCH_PROVIDER),)
+    module = f"{adapters[name].module.rpartition('.')[0]}.brochure"
+    try:
+        if find_spec(module) is None:
+            return None
+        made: Brochure = import_module(module).brochure(context)
+    except ConfigError as error:
+        return tuple(_whole(error.source, fault, own) for fault in error.faults)
+    return made
 
 
 def _whole(source: str, fault: Fault, own: tuple[str, ...]) -> Fault:

@@ -512,3 +512,20 @@ class Auditor(Protocol):
 
 
 ProviderFactory = Callable[[ProviderContext], Provider]
+
+
+@dataclass(frozen=True, slots=True)
+class Brochure:
+    """What an adapter can say of its cloud without asking it: from tables that ship with it, and fetched prices.
+
+    Attributes:
+        offers: those of which type and price are known.
+        note: what is missing among them, for people.
+    """
+
+    capabilities: ProviderCapabilities
+    offers: tuple[Offer, ...] = ()
+    note: str = ""
+
+
+BrochureFactory = Callable[[ProviderContext], Brochure]

@@ -6,6 +6,7 @@ tomllib does not tell. This reads headers and keys alone, in text that tomllib h
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 _KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
@@ -33,18 +34,27 @@ class Places:
 
 
 def _scan(text: str) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Each table and each key with its line; within a value that spans lines there are none."""
+    """Each table and each key with its line; within a value that spans lines there are none.
+
+    The tables of an array have numbers too: `("jobs", "0", "nodes")`.
+    """
     table: tuple[str, ...] = ()
+    plain: tuple[str, ...] = ()
+    counts: Counter[tuple[str, ...]] = Counter()
     depth, closer = 0, ""
     for number, line in enumerate(text.splitlines(), 1):
         start = 0
         if not depth and not closer:
             if header := _HEADER.match(line):
-                table = _parts(header[2])
+                table = plain = _parts(header[2])
+                if header[1] == "[[":
+                    counts[table] += 1
+                    table = (*table, str(counts[table] - 1))
                 yield table, number
                 continue
             if entry := _ENTRY.match(line):
-                yield table + _parts(entry[1]), number
+                for path in {table, plain}:
+                    yield path + _parts(entry[1]), number
                 start = entry.end()
         depth, closer = _after(line[start:], depth, closer)
 

@@ -24,6 +24,7 @@ COMMANDS = (
     "offers",
     "prices",
     "cost",
+    "simulate",
     "status",
     "top",
     "nodes",
@@ -56,6 +57,9 @@ COMMANDS = (
     "help",
 )
 
+ELSEWHERE = {"simulate": "meshd.simulate.command"}
+"""Commands that are above meshctl: the simulation contains the daemon, and only this command loads it."""
+
 
 class CommandGroup(click.Group):
     """The commands, in the order in which users need them."""
@@ -68,7 +72,8 @@ class CommandGroup(click.Group):
         """Import a command's module; None if there is no such command."""
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(f"meshd.cli.commands.{cmd_name.replace('-', '_')}").command
+        module = ELSEWHERE.get(cmd_name, f"meshd.cli.commands.{cmd_name.replace('-', '_')}")
+        command = import_module(module).command
         assert isinstance(command, click.Command)
         return command
 

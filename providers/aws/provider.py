@@ -31,6 +31,7 @@ from providers._prices import PriceTables, shipped
 from providers._reads import all_of
 from providers._settings import parse
 from providers.aws.billed import billed_address, billed_image, billed_machine, billed_snapshot, billed_volume
+from providers.aws.brochure import capabilities
 from providers.aws.catalogue import Catalogue
 from providers.aws.check import PermissionCheck
 from providers.aws.client import Ec2, Row
@@ -50,14 +51,6 @@ from providers.aws.mapping import (
 )
 from providers.aws.prices import NOTE, rates
 from providers.aws.settings import AwsSettings
-
-USER_DATA_MAX_B = 16384
-GANG_MAX = 500
-"""EC2 accepts more. Its limit on new instances is a bucket of 1,000 for each region, which other callers use too."""
-BILLING_INCREMENT_S = 1.0
-BILLING_MINIMUM_S = 60.0
-"""Linux, on demand and spot: one-second increments, 60 s at least (aws.amazon.com/about-aws/whats-new/2017/10/
-announcing-amazon-ec2-per-second-billing)."""
 
 
 class AwsProvider:
@@ -85,16 +78,7 @@ class AwsProvider:
         Every process on a machine can read its user data from the metadata service, and so can everybody who may call
         DescribeInstanceAttribute.
         """
-        return ProviderCapabilities(
-            spot=self._settings.spot,
-            idempotent_launch=True,
-            user_data_max_b=USER_DATA_MAX_B,
-            ends_itself=True,
-            user_data_private=False,
-            gang_max=GANG_MAX,
-            billing_increment_s=BILLING_INCREMENT_S,
-            billing_minimum_s=BILLING_MINIMUM_S,
-        )
+        return capabilities(self._settings)
 
     async def offers(self) -> Sequence[Offer]:
         """Types in zones, with prices. `available` is None: EC2 does not report free capacity."""

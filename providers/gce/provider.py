@@ -32,6 +32,7 @@ from providers._prices import PriceTables, shipped
 from providers._reads import all_of
 from providers._settings import parse
 from providers.gce.billed import billed_address, billed_machine, billed_snapshot, billed_volume
+from providers.gce.brochure import capabilities
 from providers.gce.catalogue import Catalogue
 from providers.gce.check import PermissionCheck
 from providers.gce.client import Gce, Row
@@ -60,12 +61,7 @@ from providers.gce.mapping import (
 from providers.gce.prices import NOTE, machine_rates, to_rate
 from providers.gce.settings import GceSettings
 
-USER_DATA_MAX_B = 256 * 1024
-BILLING_INCREMENT_S = 1.0
-BILLING_MINIMUM_S = 60.0
-"""All VMs, also preemptible ones: by the second, one minute at least (cloud.google.com/compute/vm-instance-pricing)."""
 CONSOLE_MAX_B = 64 * 1024
-GANG_MAX = 1000
 _OFF = frozenset({InstanceState.TERMINATING, InstanceState.STOPPED})
 _ENDING = frozenset({InstanceState.TERMINATING, InstanceState.PREEMPTED, InstanceState.GONE})
 POLL_FIRST_S = 0.25
@@ -96,17 +92,7 @@ class GceProvider:
 
         User data is metadata: every process on the machine and every viewer of the project can read it.
         """
-        return ProviderCapabilities(
-            spot=self._settings.spot,
-            idempotent_launch=True,
-            user_data_max_b=USER_DATA_MAX_B,
-            ends_itself=False,
-            user_data_private=False,
-            gang_max=GANG_MAX,
-            global_images=True,
-            billing_increment_s=BILLING_INCREMENT_S,
-            billing_minimum_s=BILLING_MINIMUM_S,
-        )
+        return capabilities(self._settings)
 
     async def offers(self) -> Sequence[Offer]:
         """Types in zones, with prices. `available` is None: Google does not report free capacity."""

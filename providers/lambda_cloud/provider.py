@@ -23,15 +23,13 @@ from providers._fresh import Freshness
 from providers._reads import ReadCache, all_of
 from providers._settings import parse
 from providers.lambda_cloud.billed import billed_machine, billed_volume
+from providers.lambda_cloud.brochure import capabilities
 from providers.lambda_cloud.client import LambdaApi
 from providers.lambda_cloud.errors import LAMBDA
 from providers.lambda_cloud.mapping import is_ours, launch_body, only_key, terminate_blocked, to_instance, to_state
 from providers.lambda_cloud.offers import to_offers
 from providers.lambda_cloud.settings import LambdaSettings
 
-USER_DATA_MAX_B = 1_000_000
-BILLING_INCREMENT_S = 60.0
-"""On-demand instances are billed in one-minute increments (docs.lambda.ai/public-cloud/billing)."""
 SSH_KEYS_TTL_S = 600.0
 ENDING = frozenset({InstanceState.TERMINATING, InstanceState.GONE})
 
@@ -58,12 +56,7 @@ class LambdaProvider:
 
         The API does not return user data, but Lambda does not say that other processes on the machine cannot read it.
         """
-        return ProviderCapabilities(
-            user_data_max_b=USER_DATA_MAX_B,
-            launch_spacing_s=self._settings.launch_spacing_s,
-            user_data_private=False,
-            billing_increment_s=BILLING_INCREMENT_S,
-        )
+        return capabilities(self._settings)
 
     async def offers(self) -> Sequence[Offer]:
         """Types by region, with current prices and whether there is capacity."""

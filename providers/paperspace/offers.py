@@ -123,7 +123,10 @@ def candidates(table: TypeTable, templates: Sequence[Mapping[str, Any]], setting
     """
     types = [kind for kind in table.types.values() if _is_wanted(kind, templates, settings)]
     return [
-        _offer(kind, region, table, settings) for kind in types for region in settings.regions if region in kind.regions
+        offer_of(kind, region, table, settings)
+        for kind in types
+        for region in settings.regions
+        if region in kind.regions
     ]
 
 
@@ -133,7 +136,8 @@ def _is_wanted(kind: MachineType, templates: Sequence[Mapping[str, Any]], settin
     return template_for(kind.label, gpus=kind.gpus, templates=templates, settings=settings) is not None
 
 
-def _offer(kind: MachineType, region: str, table: TypeTable, settings: PaperspaceSettings) -> Offer:
+def offer_of(kind: MachineType, region: str, table: TypeTable, settings: PaperspaceSettings) -> Offer:
+    """The offer of a type in a region. `available` is not filled in."""
     own = settings.prices.get(kind.label.lower())
     return Offer(
         provider=PAPERSPACE,

@@ -25,16 +25,13 @@ from providers._fresh import Freshness
 from providers._reads import ReadCache, all_of
 from providers._settings import parse
 from providers.paperspace.billed import billed_address, billed_machine, billed_script
+from providers.paperspace.brochure import capabilities
 from providers.paperspace.client import PaperspaceApi
 from providers.paperspace.errors import PAPERSPACE, NotDeletable, refusal_kind
 from providers.paperspace.mapping import deletion, failed_create, is_ours, launch_body, to_instance, why_gone
 from providers.paperspace.offers import TypeTable, candidates, shipped, wanted_template
 from providers.paperspace.scripts import StartupScripts
 from providers.paperspace.settings import PaperspaceSettings
-
-USER_DATA_MAX_B = 16384  # the vendor documents no limit of a startup script; stage 1 is half of this
-BILLING_INCREMENT_S = 1.0
-"""Hourly machines are billed by the second (paperspace.com/pricing), from start to deletion."""
 
 
 class PaperspaceProvider:
@@ -65,12 +62,7 @@ class PaperspaceProvider:
 
         The API and the console show a machine's startup script to the whole team until meshd deletes it.
         """
-        return ProviderCapabilities(
-            tags=False,
-            user_data_max_b=USER_DATA_MAX_B,
-            user_data_private=False,
-            billing_increment_s=BILLING_INCREMENT_S,
-        )
+        return capabilities()
 
     async def offers(self) -> Sequence[Offer]:
         """Types by region, with prices from the settings or the shipped table, and whether there is capacity."""

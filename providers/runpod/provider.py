@@ -15,7 +15,6 @@ from meshd.provider_api import (
     InstanceId,
     InstanceState,
     LaunchRequest,
-    MachineKind,
     Offer,
     ProviderCapabilities,
     ProviderContext,
@@ -27,6 +26,7 @@ from providers._permissions import Probe, missing_permissions, require_none_miss
 from providers._reads import all_of
 from providers._settings import parse
 from providers.runpod.billed import billed_machine, billed_volume
+from providers.runpod.brochure import capabilities
 from providers.runpod.client import RunpodApi
 from providers.runpod.errors import RUNPOD
 from providers.runpod.mapping import ANYWHERE, launch_body, to_instance
@@ -37,11 +37,6 @@ from providers.runpod.spot_client import SpotApi
 from providers.runpod.spot_mapping import bid_places, spot_offers
 
 DELETIONS_KEPT = timedelta(hours=1)
-
-USER_DATA_MAX_B = 16 * 1024
-"""RunPod documents no limit. In base64 this is far below the 128 KiB that Linux allows for one argument."""
-BILLING_INCREMENT_S = 1.0
-"""Pods are billed by the second (docs.runpod.io/pods/pricing); the credit is charged every minute."""
 
 
 class AcceptedDeletions:
@@ -102,16 +97,7 @@ class RunpodProvider:
         that ends leaves a stopped pod, whose disk still costs money. API and console show the start command, which
         contains the user data, to everybody in the account.
         """
-        return ProviderCapabilities(
-            machine_kind=MachineKind.CONTAINER,
-            tun=False,
-            systemd=False,
-            spot=self._settings.spot,
-            user_data_max_b=USER_DATA_MAX_B,
-            user_data_private=False,
-            foreign_hosts="community" in self._settings.clouds,
-            billing_increment_s=BILLING_INCREMENT_S,
-        )
+        return capabilities(self._settings)
 
     async def offers(self) -> Sequence[Offer]:
         """Pods by data centre, with current prices. RunPod's stock is a hint: a create may still be refused."""

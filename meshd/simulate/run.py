@@ -1,0 +1,238 @@
+"""Runs the user's cluster through a load, and sums up what came of it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import fmean
+
+import structlog
+
+from meshd.config import Settings
+from meshd.daemon.live_settings import LiveSettings
+from meshd.errors import MeshdError
+from meshd.model.desired import Promise, Target
+from meshd.model.ledger import Life
+from meshd.provider_api import Offer, ProviderCapabilities
+from meshd.simulate.clock import SimClock
+from meshd.simulate.cluster import ClusterLife, ClusterWorld, JobLog
+from meshd.simulate.faults import Violation
+from meshd.simulate.load import JobSpec, Scenario
+from meshd.simulate.schema import KindRow, PoolRow, SimulationView, TroubleRow
+
+TAIL_S = 7 * 86400.0
+"""After the last job has come, the simulation goes on for at most so long, until all have ended."""
+LEAVE_S = 6 * 3600.0
+"""After the last job has ended, it goes on for at most so long, until all idle machines are given back."""
+MICROS = 1_000_000
+Told = Callable[[float, float, int], None]
+"""Told how far it is: simulated seconds, those in all at least, and the machines there are."""
+
+
+class SimulationFault(MeshdError):
+    """meshd did in the simulation what it must never do: that is a fault of meshd, or of the simulation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """What can be rented.
+
+    Attributes:
+        able: the clouds.
+        offers: by cloud.
+        priced: where the prices come from and of when they are, for people.
+    """
+
+    able: Mapping[str, ProviderCapabilities]
+    offers: Mapping[str, tuple[Offer, ...]]
+    priced: tuple[str, ...] = ()
+
+
+async def simulate(
+    settings: Settings, market: Market, jobs: Sequence[JobSpec], scenario: Scenario, seed: int, told: Told
+) -> SimulationView:
+    """What would be rented, how long jobs would wait, and what would be paid.
+
+    Args:
+        settings: the user's.
+        market: what can be rented.
+        jobs: in the order in which they come.
+        scenario: what goes wrong, how clouds are, and targets.
+        seed: of all chance. The names of machines are made by chance of their own, which changes nothing.
+        told: called now and then.
+    """
+    start = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    driven = frozenset(name for name, pool in settings.pools.items() if settings.from_queue(pool))
+    world = ClusterWorld(
+        random.Random(seed), SimClock(start), faults=False, in_order=True,
+        sizes={name: pool.max_nodes for name, pool in settings.pools.items()}, able=market.able,
+        boot_range_s=scenario.cloud.boot, troubles=scenario.faults, driven=driven,
+    )  # fmt: skip
+    Violation.seen.clear()
+    shm = Path("/dev/shm")  # noqa: S108 - a directory of its own is made in it
+    with (
+        _quiet(),
+        tempfile.TemporaryDirectory(prefix="meshd-simulate-", dir=shm if shm.is_dir() else None) as directory,
+    ):
+        live = LiveSettings(settings, Path(directory) / "settings.toml", list)
+        life = ClusterLife(world, Path(directory) / "journal.db", live, market.offers)
+        try:
+            promised = life.promise()
+            for pool, gpus in scenario.targets.items():
+                life.journal.set_target(Target(pool, gpus, at=world.clock.now()), "asked for", world.clock.now())
+            fit, unfit = fitting(jobs, settings, promised)
+            world.coming = list(reversed(fit))
+            peaks = await _live(life, settings.timing.tick_interval_s, max((j.at_s for j in fit), default=0.0), told)
+            return _view(life, peaks, unfit, market, seed)
+        finally:
+            await life.kill()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What the simulated daemon logs is of no use to anybody."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def fitting(
+    jobs: Sequence[JobSpec], settings: Settings, promised: Mapping[str, Promise]
+) -> tuple[list[JobSpec], Counter[str]]:
+    """The jobs that can run at all; how many can not, by why."""
+    fit, unfit = [], Counter[str]()
+    for job in jobs:
+        if why := _why_never(job, settings, promised):
+            unfit[why] += 1
+        else:
+            fit.append(job)
+    return fit, unfit
+
+
+def _why_never(job: JobSpec, settings: Settings, promised: Mapping[str, Promise]) -> str:
+    pool = settings.pools.get(job.pool)
+    if pool is None:
+        return f"there is no pool {job.pool}"
+    if job.nodes > pool.max_nodes:
+        return f"pool {job.pool} has {pool.max_nodes} slots, and they ask for more nodes"
+    if not settings.from_queue(pool):
+        return ""
+    promise = promised.get(job.pool)
+    if promise is None:
+        return f"nothing that is offered suits pool {job.pool}"
+    if (job.gpus or 0) > promise.gpus:
+        return f"a node of pool {job.pool} promises {promise.gpus} GPUs, and they ask for more"
+    if (job.cpus or 0) > promise.cpus:
+        return f"a node of pool {job.pool} promises {promise.cpus} CPUs, and they ask for more"
+    return ""
+
+
+async def _live(life: ClusterLife, tick_s: float, last_s: float, told: Told) -> Counter[str]:
+    """Until all jobs have ended and what they needed is given back; the most machines of each pool at once."""
+    world, peaks = life.world, Counter[str]()
+    end_s, quiet_s = last_s + TAIL_S, None
+    while world.clock.t_s < end_s:
+        world.move_on(world.next_step_s(life.look_s(tick_s)))
+        life.agents_act()
+        life.hear_notices()
+        life.reconciler.tick()
+        await life.care_for_slots()
+        await life.settle()
+        if Violation.seen:
+            raise SimulationFault(Violation.seen[0])
+        machines = life.journal.machines()
+        there = Counter(str(m.pool) for m in machines)
+        peaks = Counter({pool: max(peaks[pool], there[pool]) for pool in {*peaks, *there}})
+        told(world.clock.t_s, max(last_s, world.clock.t_s), len(machines))
+        if world.coming or world.queue:
+            quiet_s = None
+            continue
+        quiet_s = world.clock.t_s if quiet_s is None else quiet_s
+        if not machines or world.clock.t_s - quiet_s > LEAVE_S:
+            break
+    return peaks
+
+
+def _view(
+    life: ClusterLife, peaks: Mapping[str, int], unfit: Counter[str], market: Market, seed: int
+) -> SimulationView:
+    world, now = life.world, life.world.clock.now()
+    lives = life.ledger.lives(world.clock.start, now + timedelta(days=1))
+    logs = list(world.log.values())
+    pools = [
+        _pool_row(
+            name, [log for log in logs if log.spec.pool == name], [x for x in lives if x.pool == name], peaks, now
+        )
+        for name in life.live.settings.pools
+    ]
+    whole = _pool_row("", logs, lives, {"": 0}, now)
+    return SimulationView(
+        simulated_s=round(world.clock.t_s), seed=seed, pools=pools,
+        all_pools=whole.model_copy(update={"machines_peak": sum(peaks.values())}),
+        rented=_kinds(lives, now), never=[TroubleRow(text=text, count=count) for text, count in unfit.most_common()],
+        orders_refused=world.refused, taken_back=world.taken_back, priced=list(market.priced),
+    )  # fmt: skip
+
+
+def _pool_row(
+    name: str, logs: Sequence[JobLog], lives: Sequence[Life], peaks: Mapping[str, int], now: datetime
+) -> PoolRow:
+    waits = sorted(log.started_s - log.spec.at_s for log in logs if log.started_s is not None)
+    hours = sum(_hours(life, now) for life in lives)
+    used = sum(log.nodes_s for log in logs) / 3600
+    return PoolRow(
+        pool=name,
+        jobs=len(logs),
+        started=len(waits),
+        restarted=sum(log.starts > 1 for log in logs),
+        wait_mean_s=_round(fmean(waits)) if waits else None,
+        wait_median_s=_at(waits, 0.5),
+        wait_p90_s=_at(waits, 0.9),
+        wait_max_s=_at(waits, 1.0),
+        machines=len({life.machine for life in lives}),
+        machines_peak=peaks.get(name, 0),
+        machine_hours=round(hours, 3),
+        job_node_hours=round(used, 3),
+        usd=_usd(lives, now),
+    )
+
+
+def _kinds(lives: Sequence[Life], now: datetime) -> list[KindRow]:
+    found: dict[tuple[str, str, str, bool], list[Life]] = {}
+    for life in lives:
+        found.setdefault((life.provider, life.region, life.instance_type, life.spot), []).append(life)
+    rows = [
+        KindRow(
+            provider=provider, region=region, instance_type=kind, spot=spot, machines=len({x.machine for x in some}),
+            machine_hours=round(sum(_hours(life, now) for life in some), 3), usd=_usd(some, now),
+        )
+        for (provider, region, kind, spot), some in found.items()
+    ]  # fmt: skip
+    return sorted(rows, key=lambda row: (-row.usd, row.provider, row.instance_type))
+
+
+def _hours(life: Life, now: datetime) -> float:
+    return (life.billed_until(now) - life.since).total_seconds() / 3600
+
+
+def _usd(lives: Sequence[Life], now: datetime) -> float:
+    return round(sum(life.cost(life.since, life.billed_until(now)) for life in lives) / MICROS, 2)
+
+
+def _at(ordered: Sequence[float], part: float) -> float | None:
+    """The value below which this part of them lies."""
+    return _round(ordered[min(len(ordered) - 1, int(part * len(ordered)))]) if ordered else None
+
+
+def _round(value: float) -> float:
+    return round(value, 1)
