@@ -136,10 +136,12 @@ def withdrawn(desired: Desired, machines: Sequence[Machine], now: datetime) -> I
     for m in sorted(machines, key=lambda m: (m.created_at, m.name)):
         if m.phase is Phase.REQUESTED:
             orders.setdefault((m.pool, *m.for_jobs) if m.for_jobs else (m.name,), []).append(m)
+    if not orders:
+        return
     own = {one.machine: one for one in desired.budget.charges}
     budget = desired.budget.without(frozenset(m.name for order in orders.values() for m in order))
     costs: dict[str, int] = {}
-    for m in machines if orders else ():
+    for m in machines:
         if m.phase not in {Phase.REQUESTED, Phase.GONE}:
             costs[m.pool] = costs.get(m.pool, 0) + micros(m.usd_per_hour)
     for order in orders.values():

@@ -56,7 +56,8 @@ def plan(
     sent = orders(desired.guards, desired.launches, machines, busy, now)
     busy = {*busy, *(machine.name for machine in machines if machine.held)}
     given = PlanInput.of(snapshot, desired.policy, now, desired.cooldowns)
-    given = replace(given, orders_guarded=desired.guards.max_launches is not None)
+    if desired.guards.max_launches is not None:
+        given = replace(given, orders_guarded=True)
     by_pool: dict[str, list[Machine]] = {}
     for machine in machines:
         if machine.phase is not Phase.GONE and not machine.baking:

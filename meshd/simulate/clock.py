@@ -20,10 +20,15 @@ class HandClock:
         self.t_s = 0.0
         self.shift = timedelta()
         self.slept: list[float] = []
+        self._made_of: tuple[float, timedelta] | None = None
+        self._now = start
 
     def now(self) -> datetime:
         """The time of day, UTC-aware."""
-        return self.start + timedelta(seconds=self.t_s) + self.shift
+        made_of = (self.t_s, self.shift)
+        if self._made_of != made_of:  # it is asked for far more often than it moves
+            self._made_of, self._now = made_of, self.start + timedelta(seconds=self.t_s) + self.shift
+        return self._now
 
     def monotonic_s(self) -> float:
         """Seconds that never jump back."""

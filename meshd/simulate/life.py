@@ -203,7 +203,8 @@ class Life:
                 return  # the publisher refuses to free a slot that is at work or open to jobs
             if slot in lines and world.published.get(slot, lines[slot]) != lines[slot] and slot in world.jobs:
                 return  # nor does it give a slot at work to another machine
-            world.nodes[slot] = replace(node, node_addr=lines.get(slot, NOWHERE))
+            address = lines.get(slot, NOWHERE)
+            world.nodes[slot] = node if node.node_addr == address else replace(node, node_addr=address)
         world.published = lines
 
     async def settle(self) -> None:

@@ -430,7 +430,9 @@ class World:
                     node, states=frozenset(states), reason=ill.reason, reason_by=ill.by, reason_at=self.clock.now()
                 )
                 continue
-            self.nodes[slot] = replace(node, states=frozenset({base}) | (node.states & {"DRAIN"}))
+            states_now = frozenset({base}) | (node.states & {"DRAIN"})
+            if states_now != node.states:
+                self.nodes[slot] = replace(node, states=states_now)
         self.sicken()
         self.start_jobs(0.4)
         self.slurm_down = self.chance(0.1)
