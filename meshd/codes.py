@@ -143,6 +143,9 @@ class ProblemCode(StrEnum):
     MUNGE_ROTATION_STUCK = "munge_rotation_stuck"
     MUNGE_ROTATION_FAILS = "munge_rotation_fails"
 
+    # Notifications.
+    NOTIFY_FAILS = "notify_fails"
+
     # The head without the daemon.
     DAEMON_UNREACHABLE = "daemon_unreachable"
     UNIT_NOT_ACTIVE = "unit_not_active"
@@ -235,6 +238,7 @@ class CheckName(StrEnum):
     TAILNET_DEVICES = "tailnet devices"
     PROVIDER = "provider"
     MLFLOW = "mlflow"
+    NOTIFY = "notify"
 
     # Made by meshctl.
     ACCESS = "access"
@@ -294,6 +298,7 @@ class EventKind(StrEnum):
     PROMISE = "promise"
     FREEZE = "freeze"
     THAW = "thaw"
+    NOTIFY = "notify"
     DRAIN = "drain"
     UNDRAIN = "undrain"
     AUTH_KEY = "auth_key"
@@ -322,6 +327,7 @@ class RefusalCode(StrEnum):
     NO_SUCH_POOL = "no_such_pool"
     NO_SUCH_KIND = "no_such_kind"
     NO_SUCH_PROVIDER = "no_such_provider"
+    NO_SUCH_RECEIVER = "no_such_receiver"
     SLOT_EMPTY = "slot_empty"
     MACHINE_GONE = "machine_gone"
     MACHINE_LEAVES = "machine_leaves"
@@ -397,6 +403,7 @@ class FaultCode(StrEnum):
     SECRET_UNUSABLE = "secret_unusable"  # noqa: S105  # not a password
     SECRET_EXPOSED = "secret_exposed"  # noqa: S105  # not a password
     NO_AUTH_KEY = "no_auth_key"
+    NO_RECEIVER = "no_receiver"
 
 
 class JoinCode(StrEnum):

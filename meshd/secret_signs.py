@@ -21,6 +21,7 @@ _FORMS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("a Hugging Face token", re.compile(r"\bhf_[A-Za-z0-9]{20,}")),
     ("a key of an API", re.compile(r"\bsk-[A-Za-z0-9_-]{20,}")),
     ("a web token", re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.")),
+    ("a webhook's URL", re.compile(r"\bhooks\.slack\.com/(?:services|workflows|triggers)/\w")),
     ("a URL with a password", re.compile(r"://[^/\s:@]+:[^/\s@]+@")),
 )  # fmt: skip
 _NAME = re.compile(r"(^|[_-])(api_?key|auth_?key|access_?key|private_?key|secret|token|passw(or)?d|credential|"

@@ -18,6 +18,7 @@ from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.money.service import CostService
 from meshd.daemon.money.uses import JobUses
 from meshd.daemon.nodes.wiring import NodeReporter
+from meshd.daemon.notifications.controller import NotificationController
 from meshd.daemon.observe.agent_reports import NodeLogs
 from meshd.daemon.observe.report import SourceReporter
 from meshd.daemon.observe.slurm_ping import SlurmPing
@@ -37,6 +38,7 @@ from meshd.store.bakes import Bakes
 from meshd.store.kept_logs import KeptLogs
 from meshd.store.ledger import Ledger
 from meshd.store.machine_keys import OpenKeys
+from meshd.store.notices import ToldReceivers
 from meshd.tailnet.keystore import KeyStore
 from tests.host_room import host_parts
 from tests.image_room import image_parts
@@ -113,6 +115,9 @@ class HeadRoom(Small):
             ),
             self.clock,
         )  # fmt: skip
+        self.notifications = NotificationController(
+            live_settings(), ToldReceivers(self.journal), lambda: None, self.journal.machines, self.clock
+        )
         self.frozen = FreezeService(self.freezes, self.clock, lambda: None)
         report = Report(
             self.frozen, SourceReporter(lambda: self.seen, self.journal, ping), self.reconciler, price_service,
@@ -135,6 +140,7 @@ class HeadRoom(Small):
             hosts=host_parts(self.machine_store, desired=self.desired).invitations,
             freezes=self.frozen,
             audit=self.audit,
+            notifications=self.notifications,
             images=image_parts(self.machine_store, self.providers, self.desired, lambda: self.seen,
                 freeze=lambda: self.freezes.current,
             ).service,

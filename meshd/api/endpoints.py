@@ -190,6 +190,11 @@ PRUNE_IMAGES: Write[s.PruneRequest, s.PruneAnswer] = Write(
     "Lists the images again, and deletes those that are neither the newest of their place nor in use.",
     refusals=(Refused,), extra_s=120.0,
 )  # fmt: skip
+NOTIFY_TEST: Write[s.NotifyTestRequest, s.NotifyTestAnswer] = Write(
+    "notify_test", "POST", "/v1/notify/test", s.NotifyTestRequest, s.NotifyTestAnswer,
+    "Sends a test message to one receiver of notifications, or to all, and tells what each answered.",
+    refusals=(Unknown,), extra_s=30.0,
+)  # fmt: skip
 RELOAD: Write[s.ReloadRequest, s.ReloadView] = Write(
     "reload", "POST", "/v1/reload", s.ReloadRequest, s.ReloadView,
     "Reads the settings again. If they are wrong, nothing changes and the answer lists the faults.",
@@ -266,7 +271,7 @@ RENEW_NODE_TOKENS: Write[s.TokenRenewalRequest, s.TokenRenewalView] = Write(
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     STATUS, NODES, JOBS, PLAN, PREVIEW, OFFERS, EXPLAIN, EVENTS, COST, LOGS, AUDIT, DOCTOR, VERSION, CALLER,
-    SCALE, DRAIN, UNDRAIN, REMOVE, FREEZE, THAW, HOSTS, INVITE, IMAGES, BAKE_IMAGE, PRUNE_IMAGES, RELOAD,
+    SCALE, DRAIN, UNDRAIN, REMOVE, FREEZE, THAW, HOSTS, INVITE, IMAGES, BAKE_IMAGE, PRUNE_IMAGES, NOTIFY_TEST, RELOAD,
     PRICES, REFRESH_PRICES,
     AUTH_KEY_ROTATION, ROTATE_AUTH_KEY, ABORT_AUTH_KEY_ROTATION, WAIVE_AUTH_KEY_NODE,
     MUNGE_KEY_ROTATION, ROTATE_MUNGE_KEY, ABORT_MUNGE_KEY_ROTATION, WAIVE_MUNGE_KEY_NODE, MUNGE_ROTATION_ACTION,

@@ -51,6 +51,7 @@ COMMANDS = (
     "backup",
     "restore",
     "config",
+    "notify",
     "reload",
     "version",
     "completion",

@@ -19,6 +19,7 @@ from meshd.config import File, Settings, tailnet_credentials
 from meshd.config.setup_script import script_doubts
 from meshd.errors import ConfigError, Fault
 from meshd.model.host import PROVIDER
+from meshd.notify.receiver import open_all
 from meshd.plaintext import counted
 from meshd.plan import provider_capabilities
 from meshd.plugins import installed, make
@@ -57,7 +58,7 @@ def check_settings(path: Path, offers: Callable[[], Sequence[Offer] | None] = la
             text = "this user may not read them, so checks below may miss credentials"
             found.append(_warning("credentials", FaultCode.CREDENTIALS_HIDDEN, text, "run it as root"))
         else:
-            found += [*_credential_files(directory), *_auth_key(settings)]
+            found += [*_credential_files(directory), *_auth_key(settings), *_receivers(settings)]
         able: dict[str, ProviderCapabilities] = {}
         found += asyncio.run(_check_providers(settings, file, able))
     if any(settings.from_queue(pool) for pool in settings.pools.values()):
@@ -153,6 +154,16 @@ def _auth_key(settings: Settings) -> list[CheckRow]:
         cure = "put one into credentials/tailscale/auth_key, or let meshd mint it (docs/tailnet.md)"
         return [_warning("auth key", FaultCode.NO_AUTH_KEY, "there is none: nothing can be rented", cure)]
     return []
+
+
+def _receivers(settings: Settings) -> list[CheckRow]:
+    """A row for each receiver of notifications; nothing is sent."""
+    usable, off = open_all(settings.notify)
+    found = [
+        CheckRow(name=f"notify.{name}", status="ok", text="`meshctl notify test` sends a test message")
+        for name in usable
+    ]
+    return found + [row for error in off.values() for row in error_rows(error)]
 
 
 async def _check_providers(settings: Settings, file: File, able: dict[str, ProviderCapabilities]) -> list[CheckRow]:

@@ -15,10 +15,11 @@ from pydantic import BaseModel
 
 from meshd import gpus
 from meshd.codes import FaultCode
-from meshd.config.models import SLURM_DEFAULT, PoolSettings, Settings
+from meshd.config.models import SLURM_DEFAULT, NotifySettings, PoolSettings, Settings
 from meshd.errors import Fault
 from meshd.model.ids import slot_index
 from meshd.plan.limits import word_fault
+from meshd.plan.notify_places import host_fault, is_near, mail_fault, url_fault
 from meshd.plan.shares import share_faults
 from meshd.secret_signs import names_secret, sign_of
 from meshd.settings_words import dotted, near, show
@@ -32,6 +33,7 @@ SOCKET_MAX_B = 107
 """The most bytes in the path of a unix socket (unix(7))."""
 
 PACKAGES_MAX = 128
+RECEIVERS_MAX = 16
 SCRIPT_MAX_B = 64 * 1024
 ENV_MAX = 64
 ENV_VALUE_MAX_B = 4096
@@ -56,6 +58,7 @@ def faults(settings: Settings) -> Iterator[Fault]:
     yield from _slots(settings.pools)
     yield from _shares(settings)
     yield from _words_of_others(settings)
+    yield from _notify(settings)
     yield from _paths(settings)
     yield from _durations(settings, ())
 
@@ -295,6 +298,54 @@ def _shares(settings: Settings) -> Iterator[Fault]:
         value = getattr(settings.share[fault.name], fault.key) if fault.key not in {"", "options"} else None
         named = f"{dotted(key)} = {show(value)}" if value is not None else dotted(key)
         yield Fault(f"{named}: {fault.text}", fault.cure, key, code=FaultCode.SHARE)
+
+
+def _notify(settings: Settings) -> Iterator[Fault]:
+    """Receivers to which nothing can or may be sent."""
+    if len(settings.notify) > RECEIVERS_MAX:
+        text = f"notify: {len(settings.notify)} receivers"
+        yield Fault(text, f"at most {RECEIVERS_MAX}", ("notify",), code=FaultCode.BAD_VALUE)
+    for name, one in settings.notify.items():
+        own: Key = ("notify", name)
+        if not _POOL.fullmatch(name):
+            cure = "use lower-case letters, digits and dashes, at most 20, a letter first, no dash last"
+            yield Fault(f"{dotted(own)}: no receiver has such a name", cure, own, code=FaultCode.BAD_VALUE)
+        for key, fault, cure in _receiver(one):
+            yield Fault(f"{dotted((*own, key))}: {fault}", cure, (*own, key), code=FaultCode.BAD_VALUE)
+
+
+def _receiver(one: NotifySettings) -> Iterator[tuple[str, str, str]]:
+    """(key, fault, cure) of one receiver's table. The URL is not shown: it may be a secret."""
+    if one.url and (fault := url_fault(one.url)):
+        yield "url", fault, 'e.g. "https://alerts.example.org/meshd"'
+    for key in ("url_file", "hmac_secret_file", "smtp_password_file", "ca_file"):
+        path = getattr(one, key)
+        if path is not None and not path.is_absolute():
+            yield key, "it is no absolute path", 'e.g. "/etc/meshd/credentials/notify/ops_url"'
+    webhook = bool(one.url or one.url_file)
+    if webhook and one.mail_to:
+        yield "mail_to", "a receiver is a webhook or mail, and this one is both", "make two tables of it"
+    if one.url and one.url_file:
+        yield "url_file", "there is a url too", "leave one of them out"
+    if one.mail_to:
+        yield from _mail(one)
+    elif one.mail_from:
+        yield "mail_from", "there is no mail_to", 'e.g. mail_to = ["ops@example.org"]'
+
+
+def _mail(one: NotifySettings) -> Iterator[tuple[str, str, str]]:
+    for address in one.mail_to:
+        if fault := mail_fault(address):
+            yield "mail_to", f"{show(address)}: {fault}", 'e.g. ["ops@example.org"]'
+    if fault := mail_fault(one.mail_from):
+        yield "mail_from", f"{show(one.mail_from)}: {fault}", 'e.g. "meshd@example.org"'
+    if fault := host_fault(one.smtp_server):
+        yield "smtp_server", f"{show(one.smtp_server)}: {fault}", 'e.g. "smtp.example.org"'
+    if one.smtp_tls == "none" and not is_near(one.smtp_server):
+        text = "mail to another machine goes over TLS"
+        yield "smtp_tls", text, '"starttls" with smtp_port = 587, or "tls" with 465'
+    if one.smtp_user and not one.smtp_user.isprintable():
+        yield "smtp_user", "it has control characters", "write the user's name"
 
 
 def _words_of_others(settings: Settings) -> Iterator[Fault]:

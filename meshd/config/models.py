@@ -12,6 +12,7 @@ from meshd import gpus
 from meshd.model.budget import ALL, USD_MAX, BudgetLimits
 from meshd.model.guards import LAUNCH_INTERVAL_MAX_S, Guards
 from meshd.plan.limits import COUNT_MAX, GPUS_MAX, MEMORY_MAX_MIB, partition_fault, word_fault
+from meshd.plan.notices import Rules
 from meshd.plan.shares import Share
 
 DEFAULT_PATH = Path("/etc/meshd/meshd.toml")
@@ -432,6 +433,50 @@ class WebSettings(_Table):
         return self
 
 
+class NotifySettings(_Table):
+    """A receiver that is told of problems: a webhook, or mail."""
+
+    url: str = Field("", description="webhook; https, or http to localhost and the tailnet's addresses")
+    url_file: Path | None = Field(
+        None, description="file with the webhook's URL, where that is a secret; none: the credential `notify_NAME_url`"
+    )
+    format: Literal["meshd", "slack"] = Field(
+        "meshd", description="meshd: JSON with stable codes; slack: what Slack and Mattermost read"
+    )
+    hmac_secret_file: Path | None = Field(
+        None, description="file with the secret that signs webhooks; none: the credential `notify_NAME_hmac_secret`"
+    )
+    mail_to: tuple[str, ...] = Field((), max_length=20, description="mail addresses, in place of a webhook")
+    mail_from: str = Field("", description="the sender's address; required for mail")
+    smtp_server: str = Field("127.0.0.1", description="the mail server")
+    smtp_port: Annotated[int, Field(gt=0, lt=65536)] = Field(25, description="465 for tls, 587 for starttls")
+    smtp_tls: Literal["none", "starttls", "tls"] = Field("none", description="none: only for a server on this machine")
+    smtp_user: str = Field("", max_length=200, description="empty: no login")
+    smtp_password_file: Path | None = Field(
+        None, description="file with its password; none: the credential `notify_NAME_smtp_password`"
+    )
+    ca_file: Path | None = Field(None, description="certificates in PEM that are trusted beside the system's")
+    min_severity: Literal["info", "warning", "error"] = Field("warning", description="nothing below is told")
+    after_s: Annotated[float, Field(ge=0)] = Field(60.0, description="a problem is told when it has lasted so long")
+    group_s: Annotated[float, Field(ge=0)] = Field(
+        30.0, description="it waits so long for others, which come in the same message"
+    )
+    repeat_s: Annotated[float, Field(ge=60)] = Field(
+        86400.0, description="a problem that does not end is told again after this"
+    )
+    resolved_after_s: Annotated[float, Field(ge=0)] = Field(
+        300.0, description="a problem is over when it has been away for so long"
+    )
+    max_per_hour: Annotated[int, Field(gt=0, le=1000)] = Field(20, description="messages; the rest waits")
+
+    @property
+    def rules(self) -> Rules:
+        """How it wants to be told."""
+        return Rules(
+            self.min_severity, self.after_s, self.group_s, self.repeat_s, self.resolved_after_s, self.max_per_hour
+        )
+
+
 class LogSettings(_Table):
     """Logging."""
 
@@ -477,6 +522,7 @@ class Settings(BaseSettings):
     guards: GuardSettings = GuardSettings()
     share: dict[str, ShareSettings] = {}
     users: UsersSettings = UsersSettings()
+    notify: dict[str, NotifySettings] = {}
     pools: dict[str, PoolSettings] = {}
     providers: dict[str, ProviderSettings] = {}
 

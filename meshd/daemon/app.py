@@ -45,6 +45,7 @@ from meshd.daemon.nodes.ssh_key import HeadKey
 from meshd.daemon.nodes.user_data import UserDataMaker
 from meshd.daemon.nodes.wiring import NodeParts, NodeReporter
 from meshd.daemon.nodes.wiring import build as build_nodes
+from meshd.daemon.notifications.controller import NotificationController
 from meshd.daemon.notify import Notifier
 from meshd.daemon.observe.agent_reports import NodeLogs, NodeReports
 from meshd.daemon.observe.loop_lag import LoopLag
@@ -82,6 +83,7 @@ from meshd.store.journal import Journal
 from meshd.store.ledger import Ledger
 from meshd.store.ledger_copy import LedgerCopy
 from meshd.store.munge_rotations import MungeRotations
+from meshd.store.notices import ToldReceivers
 from meshd.tailnet.link import HeadTailnet
 from meshd.tailnet.watcher import TailnetWatcher
 
@@ -271,6 +273,11 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     uses = JobUses(ledger, ports.job_records, ports.slurm, clock, copy)
     controllers.append(uses)
     costs = CostService(ledger, journal, uses, desired, clock)
+    notifications = NotificationController(
+        live, ToldReceivers(journal), lambda: head.service.problems() if machines.controller.last else None,
+        journal.machines, clock,
+    )  # fmt: skip
+    controllers.append(notifications)
     head_node = HeadNode(live, sources.slurm)
     slurm_ping = SlurmPing(ports.slurm.ping, sources.slurm.hurry, clock)
     report = Report(
@@ -289,7 +296,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         ),
         clock,
     )  # fmt: skip
-    reloaded = (sources, auth_key.controller, accounts, node_settings, web.sampler)
+    reloaded = (sources, auth_key.controller, accounts, node_settings, web.sampler, notifications)
     head = build_head_api(
         live, store, machines, report, metrics, Reload(live, notifier, reloaded),
         slurm=ports.slurm, slurm_files=slurm_files, slurm_ping=slurm_ping, tailnet=tailnet,
@@ -297,7 +304,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         desired=desired, guards=guards, logs=logs, machine_logs=machine_logs, prices=prices.service,
         costs=costs, ledger=ledger, auth_key=auth_key.service, munge_key=munge_key.service,
         node_tokens=nodes.token_service, hosts=owned.invitations, images=baked.service, freezes=frozen,
-        audit=audit, waiting=waiting,
+        audit=audit, notifications=notifications, waiting=waiting,
         keys=lambda: KeyTimes(auth_key.controller.ends_at, munge_key.age.made_at, active.current()),
     )  # fmt: skip
     controllers.append(ServiceStatus(notifier, machines.controller, journal, desired, head.service, clock))

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 RELOADABLE: Final = (
     "pools", "budget", "guards", "share", "timing", "prices", "log", "slurm", "head", "mlflow", "users",
-    "web",
+    "notify", "web",
 )  # fmt: skip
 """Tables that a reload puts in force; the others need a restart."""
 

@@ -157,6 +157,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TABLE samples (
             step_s INTEGER NOT NULL, at INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (step_s, at)) STRICT""",
     ),
+    ("CREATE TABLE told_receivers (name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",),
 )
 
 

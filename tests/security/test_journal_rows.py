@@ -19,6 +19,7 @@ from meshd.model.machine import Machine, Phase, Removal
 from meshd.model.observed import Fresh, Snapshot
 from meshd.munge.rotation import MungeStage
 from meshd.munge.rotation import begin as begin_munge
+from meshd.plan.notices import Told
 from meshd.plan.planner import plan
 from meshd.plan.samples import Figure, Mean, begin
 from meshd.provider_api import Instance, InstanceId, InstanceState
@@ -29,6 +30,7 @@ from meshd.store.journal import Journal
 from meshd.store.machine_keys import OpenKeys
 from meshd.store.migrations import MIGRATIONS
 from meshd.store.munge_rotations import MungeRotations
+from meshd.store.notices import ToldReceivers
 from meshd.store.samples import Samples
 from meshd.tailnet import machine_keys
 from meshd.tailnet.rotation import AuthKeyRotation, AuthKeyStage, KeyOrigin, NodeStage, RotationNode
@@ -326,6 +328,19 @@ def test_samples(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_what_a_receiver_was_told(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    journal = Journal(path)
+    for name in ("chat", "ops"):
+        ToldReceivers(journal).put(name, Told({}, (NOW,)))
+    journal.close()
+    damaged(path, "told_receivers", '{"entries": {"k": null}}', "name = 'chat'")
+    journal = Journal(path)
+    assert ToldReceivers(journal).all() == {"ops": Told({}, (NOW,))}, "the other one is told anew"
+    assert [(table, key) for table, key, _ in kept_aside(path)] == [("told_receivers", "chat")]
+    journal.close()
+
+
 def test_events(tmp_path: Path) -> None:
     path = tmp_path / "j.db"
     journal = Journal(path)
@@ -351,7 +366,8 @@ def test_an_old_journal_with_a_bad_row_is_brought_to_the_newest_form(tmp_path: P
     with sqlite3.connect(path) as db:
         db.execute("UPDATE machines SET record = '{'")
         newer = ("unreadable", "node_tokens", "token_renewals", "promises", "lives", "job_uses", "ledger_pruned",
-                 "job_costs", "job_costs_until", "hosts", "bakes", "freezes", "samples")  # fmt: skip
+                 "job_costs", "job_costs_until", "hosts", "bakes", "freezes", "samples",
+                 "told_receivers")  # fmt: skip
         for table in newer:
             db.execute(f"DROP TABLE {table}")
         db.execute("DROP INDEX events_by_origin")

@@ -65,6 +65,7 @@ from meshd.api.schema.nodes import (
     NodesView,
     RemoveRequest,
 )
+from meshd.api.schema.notify import NotifyTestAnswer, NotifyTestRequest, NotifyTestRow
 from meshd.api.schema.offers import NearRow, OfferRow, OffersQuery, OffersView
 from meshd.api.schema.plan import AlternativeRow, PlanFinding, PlannedRow, PlanView, StepRow
 from meshd.api.schema.prices import PriceRefreshRow, PriceRow, PricesRefresh, PricesRefreshed, PricesView
@@ -147,6 +148,9 @@ __all__ = [
     "NodeRow",
     "NodeVerdict",
     "NodesView",
+    "NotifyTestAnswer",
+    "NotifyTestRequest",
+    "NotifyTestRow",
     "OfferRow",
     "OffersQuery",
     "OffersView",
@@ -241,6 +245,8 @@ DOCUMENTS: tuple[type[BaseModel], ...] = (
     BakeAnswer,
     PruneAnswer,
     DoctorView,
+    NotifyTestRequest,
+    NotifyTestAnswer,
     ReloadRequest,
     ReloadView,
     InitView,

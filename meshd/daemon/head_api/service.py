@@ -31,6 +31,7 @@ from meshd.daemon.machines.wiring import MachineParts
 from meshd.daemon.money.service import CostService
 from meshd.daemon.munge_key.service import MungeKeyService
 from meshd.daemon.nodes.token_renewal import NodeTokenService
+from meshd.daemon.notifications.controller import NotificationController
 from meshd.daemon.observe.agent_reports import NodeLogs
 from meshd.daemon.observe.slurm_ping import SlurmPing
 from meshd.daemon.observe.sources import Sources
@@ -88,6 +89,7 @@ class HeadService:
         images: ImageService,
         freezes: FreezeService,
         audit: AuditService,
+        notifications: NotificationController,
         waiting: Callable[[], tuple[WaitingJob, ...]] = tuple,
     ) -> None:
         self._state = state = HeadState(store, machines.controller, desired, snapshot, store.clock, waiting)
@@ -99,6 +101,7 @@ class HeadService:
         self._hosts = hosts
         self._images = images
         self._freezes = freezes
+        self._notifications = notifications
         self._audit = SingleFlight(audit.audit, AUDIT_FRESH_S, store.clock)
         self._machines = MachineService(state, slurm, hosts)
         self._scale = ScaleService(state, look_at_slurm=sources.slurm.read_once, look_at_key=sources.key.read_once)
@@ -131,6 +134,7 @@ class HeadService:
         table.read(e.AUDIT, self._audited)
         table.read(e.DOCTOR, self._checks)
         table.write(e.RELOAD, self._reloaded)
+        table.write(e.NOTIFY_TEST, self._notifications.test)
         table.write(e.DRAIN, self._machines.drain)
         table.write(e.UNDRAIN, self._machines.undrain)
         table.write(e.FREEZE, self._freezes.freeze)

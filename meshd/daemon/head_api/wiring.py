@@ -27,6 +27,7 @@ from meshd.daemon.machines.wiring import MachineParts
 from meshd.daemon.money.service import CostService
 from meshd.daemon.munge_key.service import MungeKeyService
 from meshd.daemon.nodes.token_renewal import NodeTokenService
+from meshd.daemon.notifications.controller import NotificationController
 from meshd.daemon.observe.agent_reports import NodeLogs
 from meshd.daemon.observe.slurm_ping import SlurmPing
 from meshd.daemon.observe.snapshot import SnapshotReader
@@ -92,6 +93,7 @@ def build(
     images: ImageService,
     freezes: FreezeService,
     audit: AuditService,
+    notifications: NotificationController,
     waiting: Callable[[], tuple[WaitingJob, ...]] = tuple,
     keys: Callable[[], KeyTimes] = KeyTimes,
 ) -> HeadApiParts:
@@ -108,7 +110,7 @@ def build(
         doctor=Doctor(report.checks, look=snapshot.refresh, now=clock.now),
         read_offers=Refresh(sources.offers.values(), clock),
         prices=prices, costs=costs, auth_key=auth_key, munge_key=munge_key, node_tokens=node_tokens,
-        hosts=hosts, images=images, freezes=freezes, audit=audit, waiting=waiting,
+        hosts=hosts, images=images, freezes=freezes, audit=audit, notifications=notifications, waiting=waiting,
     )  # fmt: skip
     metrics.follow(
         MetricsReader(

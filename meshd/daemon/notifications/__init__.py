@@ -1,0 +1,1 @@
+"""Tells people and programs of problems: `[notify.NAME]`."""

@@ -1,0 +1,1 @@
+"""Sends notices to receivers: webhooks and mail."""
