@@ -23,7 +23,7 @@ def test_a_readme_says_what_to_type(name: str) -> None:
     assert readme.startswith("# ")
     typed = commands(readme)
     assert [line for line in typed if line.startswith(f"cp -r /usr/local/share/meshd/recipes/{name} ")]
-    assert f"[{name}]({name})" in (RECIPES / "README.md").read_text("utf-8")
+    assert f"[{name}]({name}/README.md)" in (RECIPES / "README.md").read_text("utf-8")
 
 
 def test_commands_are_the_lines_of_console_blocks_behind_a_prompt() -> None:
