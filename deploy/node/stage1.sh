@@ -62,7 +62,7 @@ stop_image() {
 forget_image() {
   [ "$(cat "$MARK" 2>/dev/null)" = "$MACHINE" ] && return
   if [ -e $LIB/tailscaled.state ] || [ -e "$STATE" ]; then
-    say "the image holds another machine's tailscale or meshd state: wiping it"
+    say "the image holds another machine's state: wiping it"
     stop_image
     rm -rf ${LIB:?}/* /var/lib/meshd-node/* "${ETC:?}"/*
     ! [ -e $LIB/tailscaled.state ] || give_up "cannot wipe $LIB"

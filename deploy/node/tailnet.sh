@@ -88,7 +88,8 @@ fetch_agent() {
   # in the place of its shell: who ends `fetch` ends it
   # shellcheck disable=SC2086  # empty, or one word
   exec python3 - $ETC/online $JOIN $PYZ $VERB $PROXY <<'PY'
-import hashlib, http.client, json, os, sys, time, zipfile
+# the agent imports some of these: they load while the tailnet comes up
+import argparse, dataclasses, hashlib, http.client, json, os, subprocess, sys, time, zipfile
 online, join, path, verb, *proxy = sys.argv[1:]
 parent = os.getppid()
 while not os.path.exists(online):
@@ -112,7 +113,7 @@ for head in c["heads"]:
         why = "%s: %s" % (head, e)
         continue
     if hashlib.sha256(data).hexdigest() != c["sha256"]:
-        print(head + ": another agent than expected")
+        print(head + ": unexpected agent")
         sys.exit(3)
     with open(path + ".new", "wb") as file:
         file.write(data)
@@ -121,7 +122,7 @@ for head in c["heads"]:
     os.rename(path + ".new", path)
     lib = os.path.dirname(path) + "/lib"
     zipfile.ZipFile(path).extractall(lib)
-    sys.path.insert(0, lib)
+    sys.path[:0] = [lib]
     from meshd_node.main import main
     sys.exit(main([verb]))
 sys.exit(why)

@@ -29,8 +29,7 @@ QUIET_S = 0.3
 
 MESHD_STAGES = (
     ("tailscale up", "up", "online"),
-    ("agent fetched and started", "online", "agent"),
-    ("facts and join", "agent", "accepted"),
+    ("agent fetched, facts and join", "online", "accepted"),
     ("publishing begins", "accepted", "asked"),
     ("slurmctld reconfigures", "asked", "reconfigured"),
     ("verified, slurmd ordered", "reconfigured", "ordered"),
@@ -40,9 +39,9 @@ MESHD_STAGES = (
     ("munge proved (beside publishing)", "accepted", "munge"),
 )
 QUEUE_STAGES = (
-    *MESHD_STAGES[:3],
+    *MESHD_STAGES[:2],
     ("address in force, slurmd ordered", "accepted", "ordered"),
-    *MESHD_STAGES[6:],
+    *MESHD_STAGES[5:],
 )
 """In a pool that the queue scales no reconfigure is on the way."""
 
@@ -55,7 +54,7 @@ HAND_STAGES = (
     ("slurmd registers: IDLE", "slurmd", "idle"),
 )
 OWN = (
-    "agent fetched and started", "facts and join", "publishing begins", "verified, slurmd ordered",
+    "agent fetched, facts and join", "publishing begins", "verified, slurmd ordered",
     "address in force, slurmd ordered",
 )  # fmt: skip
 """The stages of meshd's that are neither tailscale's nor Slurm's."""
@@ -128,7 +127,6 @@ class ByMeshd:
         return {
             "up": float(up),
             "online": first(entries, "stage 1: on the tailnet as"),
-            "agent": first(entries, "Started meshd-node.service"),
             "ordered": first(entries, "carrying out start_slurmd"),
             "slurmd": first(entries, "slurmd started on"),
         }

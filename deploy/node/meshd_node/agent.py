@@ -31,6 +31,7 @@ PROBLEM_HOLD_S = 2.0
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 10.0
 EXIT_DEAD_MAN = 75
+BRING_UP_S = 8.0
 SKEW_SAMPLES = 3
 
 
@@ -97,6 +98,24 @@ class Agent:
         self._notices = NoticeWatch(node, moved=link.interrupt)
         node.clock_skew_s = lambda: link.clock_skew_s(SKEW_SAMPLES)
 
+    def bring_up(self) -> None:
+        """Join, and serve the head until it knows that slurmd runs; after BRING_UP_S the service goes on.
+
+        All that may take minutes, and all that goes on, is left to the service: two processes must not do it.
+
+        Raises:
+            NodeError, OSError: the first failure. The service tries again, and reports it.
+        """
+        node, deadline = self._node, time.monotonic() + BRING_UP_S
+        self._metadata.start()
+        self._path_watch.start()
+        node.sections.start(moved=self._link.interrupt, quick=True)
+        while (left_s := deadline - time.monotonic()) > 0:
+            self._get_ready()
+            if node.sections.takes_long() or (node.state.slurmd_wanted and not self._results):
+                return
+            self._poll(0.0 if node.state.slurmd_wanted else min(self._hold_s(), left_s))
+
     def run(self) -> int:
         """Run until the dead-man switch ends the machine. Returns the exit code."""
         if threading.current_thread() is threading.main_thread():
@@ -142,6 +161,14 @@ class Agent:
             time.sleep(min(pause_s, max(self._dead_man.left_s(), 0.05)))
 
     def _step(self) -> None:
+        self._get_ready()
+        self._poll(self._hold_s())
+
+    def _hold_s(self) -> float:
+        return self._path_watch.hold_s(self._node.state.poll_hold_s)
+
+    def _get_ready(self) -> None:
+        """What comes before a poll."""
         node = self._node
         if self._rejoin:
             join(node, self._link, self._token, self._trouble.report)
@@ -162,7 +189,6 @@ class Agent:
             if node.state.slurmd_wanted:
                 node.slurmd.start()
         self._problem = ""  # all steps worked: no earlier failure is left
-        self._poll(self._path_watch.hold_s(node.state.poll_hold_s))
 
     def _poll(self, hold_s: float, phase: str = "") -> None:
         node = self._node

@@ -68,3 +68,22 @@ def within(what: str, work: Callable[[], T], timeout_s: float) -> T:
         if _stuck.get(what) is begun:
             del _stuck[what]
     return begun.result()
+
+
+def begin(what: str, work: Callable[[], T]) -> Callable[[], T]:
+    """Begin work in a thread.
+
+    Args:
+        what: the work's name, for people.
+        work: a call that ends in time by itself.
+
+    Returns:
+        A function that waits for the end, and returns the work's value or raises its exception.
+    """
+    begun = _Work(what, work)
+
+    def result() -> T:
+        begun.thread.join()
+        return begun.result()
+
+    return result

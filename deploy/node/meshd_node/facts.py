@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import platform
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def gather(paths: Paths, clock_skew_s: Callable[[], float], *, systemd: bool, tu
         **found,
         "agent_version": VERSION,
         "os": parse.os_name(_text(paths.os_release))[:200],
-        "arch": platform.machine(),
+        "arch": os.uname().machine,
         "clock_skew_s": round(skew_s, 3),
         "machine_id": machine_id(paths) if systemd else "",
         "systemd": systemd,

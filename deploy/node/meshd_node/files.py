@@ -115,12 +115,12 @@ def _label(path: Path) -> bytes:
         return b""
 
 
-def write_if_changed(path: Path, data: bytes) -> bool:
-    """Write only when the content differs, with mode 0644. Returns whether it wrote."""
+def write_if_changed(path: Path, data: bytes, mode: int = 0o644) -> bool:
+    """Write only when the content differs. Returns whether it wrote."""
     with suppress(FileNotFoundError):
         if path.read_bytes() == data:
             return False
-    write_file(path, data)
+    write_file(path, data, mode)
     return True
 
 

@@ -10,7 +10,6 @@ first initiation of the last side to learn it is never lost.
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 from .tailscale import Tailscale
 
@@ -27,6 +26,8 @@ def prime_sessions(tailscale: Tailscale, addresses: list[str]) -> None:
     """Start sessions after a login of this machine. A silent peer is away, or starts the session itself."""
     if not addresses:
         return
+    from concurrent.futures import ThreadPoolExecutor  # here: its import takes long, and no join needs it
+
     time.sleep(PRIME_AFTER_S)
     with ThreadPoolExecutor(PRIME_THREADS) as pool:
         list(pool.map(lambda address: _prime(tailscale, address), addresses))

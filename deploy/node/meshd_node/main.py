@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from . import VERSION
-from .console import say, use_console
+from .agent import Agent
+from .bounded import begin
+from .console import say, use_console, use_journal
 from .errors import NodeError
 from .facts import missing_programs
 from .files import locked, read_json
 from .handshake import open_paths
 from .headlink import HeadLink
 from .install import install, supervised_agent
-from .join import join
 from .meshnet import PROXY
 from .node import Node
 from .paths import Paths
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return host.serve(Node(paths, options.systemctl, tun))
         if options.verb == "install":
-            return _install(Node(paths, options.systemctl, tun))
+            return _install(Node(paths, options.systemctl, tun), options.refused_pause_s)
         return _run(_first_node(paths, options.systemctl, tun), options.refused_pause_s)
     except (NodeError, OSError) as error:
         say(f"{options.verb} failed: {error}", urgent=True)
@@ -84,17 +85,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(node: Node, refused_pause_s: float) -> int:
-    from .agent import Agent  # here, since `install` must be fast and does not need it
-
     config = read_json(node.paths.join_file)
     if not config.get("heads"):
         say(f"{node.paths.join_file} names no head: nothing can be joined", urgent=True)
         return EXIT_FAILED
     node.stay_up()
-    dead_man_s = float(config.get("dead_man_s") or 0.0)
     if not node.tun:
         open_paths(Tailscale(node.paths.tailscaled_socket), [str(head) for head in config["heads"]])
-    return Agent(node, _link(config, node), str(config.get("token", "")), dead_man_s, refused_pause_s).run()
+    return _agent(config, node, refused_pause_s).run()
 
 
 def _first_node(paths: Paths, systemctl: str, tun: bool | None) -> Node:
@@ -107,26 +105,36 @@ def _first_node(paths: Paths, systemctl: str, tun: bool | None) -> Node:
         return Node(paths, systemctl, tun)
 
 
-def _link(config: dict[str, Any], node: Node) -> HeadLink:
+def _agent(config: dict[str, Any], node: Node, refused_pause_s: float) -> Agent:
     heads = [str(head) for head in config["heads"]]
-    return HeadLink(heads, int(config.get("port", 7677)), None if node.tun else PROXY)
+    link = HeadLink(heads, int(config.get("port", 7677)), None if node.tun else PROXY)
+    return Agent(node, link, str(config.get("token", "")), float(config.get("dead_man_s") or 0.0), refused_pause_s)
 
 
-def _install(node: Node) -> int:
-    """Start the service, and join while it starts. The service waits for the lock, then continues after the join."""
+def _install(node: Node, refused_pause_s: float) -> int:
+    """Start the service, and bring the machine up meanwhile: a second start of Python would take longer.
+
+    The service waits for the lock, then goes on from the saved state.
+    """
     with locked(node.paths.state_file.parent):
-        install(node)
-        if supervised_agent(node):
-            _join_first(node)
+        if not node.systemd:
+            install(node)  # a pod's files come first
+            _bring_up(node, refused_pause_s)
+            return 0
+        use_journal()
+        installed = begin("the installation", lambda: install(node))
+        try:
+            _bring_up(node, refused_pause_s)
+        finally:
+            installed()
     return 0
 
 
-def _join_first(node: Node) -> None:
-    """Try to join early. On failure the service tries again and reports it."""
+def _bring_up(node: Node, refused_pause_s: float) -> None:
     config = read_json(node.paths.join_file)
-    if node.state.joined or not config.get("heads") or missing_programs():
+    if node.state.joined or not config.get("heads") or not supervised_agent(node) or missing_programs():
         return
     try:
-        join(node, _link(config, node), str(config.get("token", "")))
+        _agent(config, node, refused_pause_s).bring_up()
     except (NodeError, OSError) as error:
-        say(f"not joined yet: {error}")
+        say(f"the service tries again: {error}")

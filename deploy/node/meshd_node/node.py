@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import state as states
 from . import units
-from .files import read_json, write_atomic, write_file, write_if_changed
+from .files import read_json, write_file, write_if_changed
 from .gpu import LoadWatch
 from .hostname import HostName
 from .hosts import read_block, with_block
@@ -110,7 +110,7 @@ class Node:
         line = " ".join(shlex.quote(word) for word in self.slurmd_command())
         variables = {"SLURMD_ARGS": line, **self.slurm_local.put(self.state.slurm_settings)}
         lines = "".join(f"{name}={value}\n" for name, value in variables.items())
-        write_atomic(self.paths.slurmd_env, lines.encode(), 0o600)
+        write_if_changed(self.paths.slurmd_env, lines.encode(), 0o600)
         for directory in (self.paths.slurm_log, self.paths.slurmd_spool):
             directory.mkdir(parents=True, exist_ok=True)
             directory.chmod(0o755)  # jobs run their script out of the spool directory
@@ -122,7 +122,7 @@ class Node:
         texts = {units.SLURMD_UNIT: units.slurmd_unit(find("slurmd") or SLURMD_DEFAULT, str(self.paths.slurmd_env))}
         if with_agent:
             python = sys.executable or "/usr/bin/python3"
-            texts[units.NODE_UNIT] = units.node_unit(python, str(self.paths.agent))
+            texts[units.NODE_UNIT] = units.node_unit(python, str(self.paths.agent), str(self.paths.state_file.parent))
             texts[units.METADATA_UNIT] = units.metadata_unit(python, str(self.paths.agent))
         stale = False
         for name, text in texts.items():
@@ -130,7 +130,7 @@ class Node:
             stale |= write_if_changed(self.paths.units / name, text.encode()) and known
         masked = self.paths.units / units.MUNGE_UNIT
         if masked.is_symlink() and str(masked.readlink()) == "/dev/null":
-            masked.unlink()
+            masked.unlink(missing_ok=True)
             stale = True
         if stale:
             run([self.systemctl, "daemon-reload"], 60.0)

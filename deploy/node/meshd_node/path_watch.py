@@ -16,7 +16,6 @@ answer for up to 7 s, then they come back over the relay. When UDP works again, 
 from __future__ import annotations
 
 import re
-import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -115,6 +114,14 @@ def pool_peers(slot: str, roster: dict[str, str]) -> dict[str, str]:
     return {name: roster[name] for _, _, name in sorted(found)[:PEERS_MAX]}
 
 
+def _median_rtt_s(paths: list[Path]) -> float | None:
+    if not paths:
+        return None
+    from statistics import median  # here: its import takes long, and no join needs it
+
+    return round(median(path.rtt_s for path in paths), 6)
+
+
 class PathWatch:
     """The watch. Its thread ends with the process.
 
@@ -170,7 +177,7 @@ class PathWatch:
                 "direct": direct,
                 "relayed": len(answered) - direct,
                 "silent": len(peers) - len(answered),
-                "rtt_s": round(statistics.median(path.rtt_s for path in answered), 6) if answered else None,
+                "rtt_s": _median_rtt_s(answered),
                 "not_direct": [name for name, path in peers.items() if path is None or not path.direct][:NAMES_MAX],
             }
         }

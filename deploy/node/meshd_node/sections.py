@@ -55,12 +55,14 @@ class Kind:
         apply: makes the machine as the value says; see the module.
         needs: the sections that come first, where the machine has them.
         faults: what is wrong with it now.
+        slow: the key of its value that names work which may take minutes; "" where there is no such work.
     """
 
     name: str
     apply: Callable[[Node, Value, Tell], None]
     needs: tuple[str, ...] = ()
     faults: Callable[[Node, Value], Sequence[Fault]] | None = None
+    slow: str = ""
 
 
 def _share_faults(node: Node, value: Value) -> list[Fault]:
@@ -69,10 +71,10 @@ def _share_faults(node: Node, value: Value) -> list[Fault]:
 
 KINDS: tuple[Kind, ...] = (
     Kind("accounts", accounts.apply, faults=accounts.faults),
-    Kind("shares", shares.apply, faults=_share_faults),
-    Kind("packages", packages.apply),
-    Kind("setup", setup.apply, needs=("accounts", "shares", "packages")),
-    Kind("containers", containers.apply, needs=("packages", "setup")),
+    Kind("shares", shares.apply, slow="shares", faults=_share_faults),
+    Kind("packages", packages.apply, slow="names"),
+    Kind("setup", setup.apply, needs=("accounts", "shares", "packages"), slow="script"),
+    Kind("containers", containers.apply, needs=("packages", "setup"), slow="line"),
     Kind("job_env", job_env.apply),
     Kind("ssh_key", ssh_key.apply),
 )
@@ -109,16 +111,19 @@ class Sections:
         self._looking = threading.Lock()
         self._held: dict[str, _Held] = {}
         self._moved: Callable[[], None] = lambda: None
+        self._quick = False
         self.version = 0
         """Grows with each change of what `report` and `faults` say."""
 
-    def start(self, moved: Callable[[], None]) -> None:
+    def start(self, moved: Callable[[], None], quick: bool = False) -> None:
         """Apply what is on disk, and from now on what the head sends.
 
         Args:
             moved: called, without the lock, when there is something new to report.
+            quick: leave those that may take minutes.
         """
         self._moved = moved
+        self._quick = quick
         self.load()
         for kind in self._kinds.values():
             threading.Thread(target=self._work, args=(kind,), name=f"section {kind.name}", daemon=True).start()
@@ -173,6 +178,11 @@ class Sections:
             ]  # fmt: skip
         return found[:FAULTS_MAX]
 
+    def takes_long(self) -> bool:
+        """Whether a section may take minutes."""
+        with self._changed:
+            return any(_slow(self._kinds[name], one) for name, one in self._held.items())
+
     def lacking(self) -> str:
         """What was not applied since the agent began, for people; "" when slurmd may start."""
         with self._changed:
@@ -199,7 +209,7 @@ class Sections:
     def _due(self, kind: Kind) -> _Held | None:
         """What is to be applied now; None when nothing is, or it waits for others."""
         held = self._held.get(kind.name)
-        if held is None or held.state == APPLIED or held.final:
+        if held is None or held.state == APPLIED or held.final or (self._quick and _slow(kind, held)):
             return None
         missing = [name for name in kind.needs if name in self._held and not self._held[name].once]
         if missing:
@@ -283,6 +293,10 @@ class Sections:
                 self.version += news
         if news:
             self._moved()
+
+
+def _slow(kind: Kind, held: _Held) -> bool:
+    return bool(kind.slow and held.value.get(kind.slow))
 
 
 def _usable(one: dict[str, Any]) -> bool:

@@ -37,7 +37,9 @@ class SlurmLocal:
         Raises:
             NotPossible: slurmd would not run with the head's settings, and the library that changes them is missing.
         """
-        settings = slurm_local.decide(kernel.look(self._paths), head, _release()) if head else {}
+        found = kernel.look(self._paths)
+        release = (0, 0) if found.cgroups else _release()  # with control groups nothing depends on it
+        settings = slurm_local.decide(found, head, release) if head else {}
         for name in (slurm_local.SLURM_CONF, slurm_local.CGROUP_CONF):
             path = self._paths.slurm_local / name
             if name in settings:

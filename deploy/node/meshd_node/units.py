@@ -10,8 +10,11 @@ MUNGE_UNIT = "munge.service"
 TAILSCALED_UNIT = "tailscaled.service"
 
 
-def node_unit(python: str, agent: str) -> str:
-    """The agent's own unit. It restarts always: the head reaches the machine only through the agent."""
+def node_unit(python: str, agent: str, lock: str) -> str:
+    """The agent's own unit. It restarts always: the head reaches the machine only through the agent.
+
+    Python starts when `install` has released the lock: it would slow down what brings the machine up.
+    """
     return f"""[Unit]
 Description=meshd node agent
 Wants=network-online.target
@@ -20,6 +23,7 @@ StartLimitIntervalSec=0
 
 [Service]
 Type=exec
+ExecStartPre=-/usr/bin/flock -w 10 {lock} /bin/true
 ExecStart={python} {agent} run
 Restart=always
 RestartSec=1

@@ -293,14 +293,14 @@ class Machine:
     def _environment(self) -> dict[str, str]:
         return {"PATH": f"{self.root / 'bin'}:/usr/bin:/bin", "STANDIN_ROOT": str(self.root), "HOME": "/"}
 
-    async def start(self) -> None:
+    async def start(self, verb: str = "run") -> None:
         """Start the agent."""
         self.supervise()
         await until(lambda: all((self.services / name / "supervise/control").exists() for name in ("munged", "slurmd")))
         with self.output.open("ab") as out:
             self.process = await asyncio.create_subprocess_exec(
                 self.python, str(self.root / "agent.pyz"), "--root", str(self.root), "--refused-pause-s", "0.3",
-                "--tun", "yes", *self.extra, "run", stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out,
+                "--tun", "yes", *self.extra, verb, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out,
                 env=self._environment(),
             )  # fmt: skip
 
