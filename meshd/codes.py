@@ -276,6 +276,7 @@ class EventKind(StrEnum):
     UNFIT = "unfit"
     FIT = "fit"
     SLURMD_RESTARTED = "slurmd_restarted"
+    SLURMD_RELOADED = "slurmd_reloaded"
     UNDRAINED = "undrained"
     REBOOT = "reboot"
     SPOT_NOTICE = "spot_notice"

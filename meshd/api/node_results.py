@@ -78,7 +78,7 @@ class GreetResult(_Result):
 
 
 class SlurmdResult(_Result):
-    """`start_slurmd`, `restart_slurmd`, `leave`."""
+    """`start_slurmd`, `restart_slurmd`, `reload_slurmd`, `leave`."""
 
     alive: bool = False
 
@@ -110,6 +110,7 @@ RESULTS: Final[Mapping[str, type[_Result]]] = {
     "greet": GreetResult,
     "start_slurmd": SlurmdResult,
     "restart_slurmd": SlurmdResult,
+    "reload_slurmd": SlurmdResult,
     "section": SectionResult,
     "collect_logs": LogsResult,
     "leave": SlurmdResult,

@@ -30,6 +30,7 @@ Verb = Literal[
     "greet",
     "start_slurmd",
     "restart_slurmd",
+    "reload_slurmd",
     "section",
     "collect_logs",
     "leave",

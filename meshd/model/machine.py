@@ -208,6 +208,7 @@ class Machine:
         create_unclear_at: had no clear answer to a create call.
         slurmd_start_ordered_at: told its agent to start slurmd.
         slurmd_restarted_at: told its agent to restart slurmd.
+        slurmd_reloaded_at: told its agent to have slurmd register again.
         drained_at: drained its node.
         agent_asked_at: asked its agent for a heartbeat.
         cloud_asked_at: asked its cloud for it by name.
@@ -279,6 +280,7 @@ class Machine:
     create_unclear_at: datetime | None = None
     slurmd_start_ordered_at: datetime | None = None
     slurmd_restarted_at: datetime | None = None
+    slurmd_reloaded_at: datetime | None = None
     drained_at: datetime | None = None
     jobs_signalled_at: datetime | None = None
     agent_asked_at: datetime | None = None
@@ -338,7 +340,7 @@ class Machine:
 _OWN_TIMES = (
     "phase_since", "created_at", "launch_called_at", "launch_first_called_at", "heartbeat_at", "launched_at",
     "ready_at", "unfit_since", "create_repeated_at", "create_unclear_at", "slurmd_start_ordered_at",
-    "slurmd_restarted_at", "drained_at", "jobs_signalled_at", "agent_asked_at", "cloud_asked_at",
+    "slurmd_restarted_at", "slurmd_reloaded_at", "drained_at", "jobs_signalled_at", "agent_asked_at", "cloud_asked_at",
     "terminate_called_at", "key_expiry_asked_at", "head_reached_at", "cloud_confirmed_at", "device_gone_since",
     "rebooting_since", "turn_since", "unreadable_since",
 )  # fmt: skip

@@ -152,6 +152,14 @@ class RestartSlurmd(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class ReloadSlurmd(Step):
+    """Tell the agent to have slurmd register again, so that slurmctld looks for the jobs that it believes to run there.
+
+    Nothing happens to jobs that run.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Undrain(Step):
     """Resume a node that meshd drained. No other drain is lifted."""
 

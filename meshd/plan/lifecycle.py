@@ -15,7 +15,7 @@ from meshd.model.plan import AskAgent, DisableKeyExpiry, Move, RecordDevice, Rec
 from meshd.plan import arriving, baking, leaving, unclear_launch
 from meshd.plan.leaving import ended_step, fail
 from meshd.plan.liveness import contradiction, dead, patience_s, to_be_asked
-from meshd.plan.lost_jobs import lost_jobs
+from meshd.plan.lost_jobs import lost_jobs, unseen_jobs
 from meshd.plan.plan_input import PlanInput
 from meshd.plan.preemption import noticed
 from meshd.plan.repair import repair
@@ -89,6 +89,7 @@ def _ready(machine: Machine, given: PlanInput) -> Step | None:
         or _device(machine, given)
         or _powered_down(machine, given)
         or lost_jobs(machine, given)
+        or unseen_jobs(machine, given)
         or repair(machine, given)
         or _lasting_key(machine, given)
     )

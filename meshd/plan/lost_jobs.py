@@ -1,6 +1,12 @@
-"""Which jobs Slurm believes to run on a machine that has booted since they started. PURE.
+"""Which jobs Slurm believes to run on a machine where nothing of them runs. PURE.
 
-slurmctld finds a batch job missing when its node registers. With power saving in force it waits for ResumeTimeout
+A slurmctld that is killed just after a job ended, or just before it told slurmd to start one, has it saved as running:
+it saves its state each five seconds. It looks for such a job only when the job's first node registers, which nodes do
+when it starts, and then at every 20th ping: about half an hour later by Slurm's defaults. At its own start it takes no
+job for missing, since it has just read them all (job_mgr.c, `_purge_missing_jobs` and `time_last_active`; seen on
+24.11.5). meshd has the node register once more. What becomes of the job is Slurm's decision.
+
+After a boot of the machine that is not enough. slurmctld finds a batch job missing when its node registers. With power saving in force it waits for ResumeTimeout
 before that, if the node has booted since the job started: an hour by meshd's settings (job_mgr.c,
 `_purge_missing_jobs`; seen on 24.11.5). Until then nobody could use the node. Both times count by the head's clock.
 """
@@ -10,11 +16,17 @@ from __future__ import annotations
 from datetime import timedelta
 
 from meshd.model.machine import Machine
-from meshd.model.plan import RequeueLostJobs
+from meshd.model.plan import ReloadSlurmd, RequeueLostJobs
 from meshd.plan.plan_input import PlanInput
 
 MARGIN = timedelta(seconds=10)
 """A job that started this shortly before the boot may have started after it: readings are some seconds old."""
+
+UNSEEN_FOR = timedelta(seconds=180)
+"""A batch job has a slurmstepd on its first node from its start on, or from the end of the node's Prolog on. slurmctld
+itself takes it for missing after 20 s (BatchStartTimeout and 10 s more), also after its own start."""
+
+AGAIN_AFTER = timedelta(seconds=60)
 
 
 def lost_jobs(machine: Machine, given: PlanInput) -> RequeueLostJobs | None:
@@ -38,3 +50,22 @@ def lost_jobs(machine: Machine, given: PlanInput) -> RequeueLostJobs | None:
         return None
     reason = "its machine has booted since it started"
     return RequeueLostJobs(machine.name, reason, machine.slot, lost, started_before)
+
+
+def unseen_jobs(machine: Machine, given: PlanInput) -> ReloadSlurmd | None:
+    """Have the first node of a batch job register again when the job has long had no process there."""
+    report, slurm_at = given.view.report(machine), given.slurm_at
+    if report is None or slurm_at is None or given.slurm is None or report.jobs or slurm_at <= report.at:
+        return None
+    before = machine.slurmd_reloaded_at
+    if before is not None and given.now - before < AGAIN_AFTER:
+        return None
+    unseen = [
+        job.id
+        for job in given.slurm.jobs
+        if job.batch and job.run_s is not None and job.nodes[:1] == (machine.slot,)
+        and report.at - (slurm_at - timedelta(seconds=job.run_s)) >= UNSEEN_FOR
+    ]  # fmt: skip
+    if not unseen:
+        return None
+    return ReloadSlurmd(machine.name, f"Slurm has job {', '.join(unseen[:3])} running, and no process of it is there")

@@ -327,7 +327,7 @@ class QueueWorld(World):
         running = self.running_on(slot)
         if verb == "leave" and running is not None and slot in self.registered:
             raise Violation(f"slurmd stopped under job {running.id}")
-        found.slurmd = verb in {"start_slurmd", "restart_slurmd"}
+        found.slurmd = verb in {"start_slurmd", "restart_slurmd"} or (found.slurmd and verb == "reload_slurmd")
         if found.slurmd and slot and slot not in self.down and slot not in self.off_s:
             self.registered.add(slot)
             self.powering.discard(slot)

@@ -343,7 +343,7 @@ class World:
             raise Violation(f"slurmd stopped under job {self.jobs[slot][0]}")
         if verb == "restart_slurmd" and not found.broken:
             self.ill.pop(found.id, None)
-        found.slurmd = verb in {"start_slurmd", "restart_slurmd"}
+        found.slurmd = verb in {"start_slurmd", "restart_slurmd"} or (found.slurmd and verb == "reload_slurmd")
         self.maybe_crash()
         return ""
 

@@ -170,6 +170,7 @@ class Ideal:
             p.RecordDevice: (None, {"device_gone_since": self.now}),
             p.RecordFitness: (None, self.verdict(step)),
             p.RestartSlurmd: (None, {"slurmd_restarted_at": self.now}),
+            p.ReloadSlurmd: (None, {"slurmd_reloaded_at": self.now}),
             p.Undrain: (None, {}),
             p.RequeueLostJobs: (None, {}),
             p.Replace: (Phase.DRAINING, {"failure": step.reason}),

@@ -151,6 +151,11 @@ def _restart_slurmd(node: Node, args: Args) -> Data:
     return {"alive": node.slurmd.alive()}
 
 
+def _reload_slurmd(node: Node, _args: Args) -> Data:
+    node.slurmd.reload()
+    return {"alive": node.slurmd.alive()}
+
+
 def _section(node: Node, args: Args) -> Data:
     node.sections.put(str(args["name"]), str(args["digest"]), dict(args["value"]))
     return {}
@@ -193,6 +198,7 @@ VERBS: dict[str, Callable[[Node, Args], Data]] = {
     "greet": _greet,
     "start_slurmd": _start_slurmd,
     "restart_slurmd": _restart_slurmd,
+    "reload_slurmd": _reload_slurmd,
     "section": _section,
     "collect_logs": _collect_logs,
     "leave": _leave,

@@ -29,6 +29,9 @@ class Service(Protocol):
     def restart(self) -> None:
         """Stop and start."""
 
+    def reload(self) -> None:
+        """Send it SIGHUP. Raises ToolFailed where it does not run."""
+
     def alive(self) -> bool:
         """Whether it runs now."""
 
@@ -66,6 +69,10 @@ class SystemdService:
     def restart(self) -> None:
         """Stop and start."""
         start_unit(self._systemctl, "restart", self._unit)
+
+    def reload(self) -> None:
+        """Send it SIGHUP, as its unit says."""
+        run([self._systemctl, "reload", self._unit], 90.0)
 
     def alive(self) -> bool:
         """Whether systemd calls it active."""
@@ -109,6 +116,10 @@ class S6Service:
         """Stop and start."""
         self.stop()
         self.start()
+
+    def reload(self) -> None:
+        """Send it SIGHUP."""
+        self._svc(0.0, "-h")
 
     def alive(self) -> bool:
         """Whether its process exists."""

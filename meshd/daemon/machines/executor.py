@@ -91,6 +91,7 @@ class Executor:
             p.RemoveDevice: nodes.remove_device,
             p.DisableKeyExpiry: nodes.disable_key_expiry,
             p.RestartSlurmd: nodes.repairs.restart_slurmd,
+            p.ReloadSlurmd: nodes.repairs.reload_slurmd,
             p.Undrain: nodes.repairs.undrain,
             p.RequeueLostJobs: nodes.repairs.requeue_lost,
             p.Replace: nodes.repairs.replace,
@@ -241,7 +242,7 @@ class Executor:
 
     def _limit(self, step: p.Step) -> AbstractAsyncContextManager[Any]:
         """Who waits for a node agent, maybe for minutes, must not keep others from Slurm."""
-        if isinstance(step, p.StartSlurmd | p.RestartSlurmd | p.Leave | p.Launch):
+        if isinstance(step, p.StartSlurmd | p.RestartSlurmd | p.ReloadSlurmd | p.Leave | p.Launch):
             return nullcontext()
         lane = "slurm"
         if isinstance(step, p.TerminateOrphan):

@@ -15,14 +15,14 @@ from meshd.daemon.machine_store import MachineStore
 from meshd.model.cooldown import CooldownCause, CooldownKey
 from meshd.model.machine import FailureCause, Phase
 from meshd.model.observed import SlurmView
-from meshd.model.plan import RecordFitness, Replace, RequeueLostJobs, RestartSlurmd, Undrain
+from meshd.model.plan import RecordFitness, Replace, ReloadSlurmd, RequeueLostJobs, RestartSlurmd, Undrain
 from meshd.plan.fitness import OURS
 from meshd.plan.replace import cooldown_most_s
 
 log = structlog.get_logger(__name__)
 
 RESTART_TIMEOUT_MAX_S = 60.0
-"""The longest that an agent may take to restart slurmd; less where `timing.configure_timeout_s` is less."""
+"""The longest that an agent may take to restart or reload slurmd; less where `timing.configure_timeout_s` is less."""
 
 
 class Slurm(Protocol):
@@ -76,14 +76,24 @@ class NodeRepairs:
         now = self._machine_store.now()
         text = f"slurmd is restarted: {step.reason}"
         self._machine_store.change(step.subject, EventKind.SLURMD_RESTARTED, text, slurmd_restarted_at=now)
+        await self._order(step, "restart_slurmd", args, EventKind.SLURMD_RESTARTED)
+
+    async def reload_slurmd(self, step: ReloadSlurmd) -> None:
+        """Have the agent send slurmd SIGHUP."""
+        now = self._machine_store.now()
+        text = f"slurmd registers again: {step.reason}"
+        self._machine_store.change(step.subject, EventKind.SLURMD_RELOADED, text, slurmd_reloaded_at=now)
+        await self._order(step, "reload_slurmd", {}, EventKind.SLURMD_RELOADED)
+
+    async def _order(
+        self, step: RestartSlurmd | ReloadSlurmd, verb: Verb, args: Mapping[str, Any], kind: EventKind
+    ) -> None:
         timeout_s = min(RESTART_TIMEOUT_MAX_S, self._live.settings.timing.configure_timeout_s)
-        why = await self._agents.command(step.subject, "restart_slurmd", args, timeout_s)
+        why = await self._agents.command(step.subject, verb, args, timeout_s)
         if why:
-            log.warning("slurmd_not_restarted", machine=step.subject, reason=why)
-            now = self._machine_store.now()
-            self._machine_store.journal.event(
-                now, EventKind.SLURMD_RESTARTED, f"its agent could not restart slurmd: {why}", step.subject
-            )
+            log.warning("slurmd_not_ordered", machine=step.subject, verb=verb, reason=why)
+            text = f"its agent could not do {verb}: {why}"
+            self._machine_store.journal.event(self._machine_store.now(), kind, text, step.subject)
 
     async def undrain(self, step: Undrain) -> None:
         """Lift a drain whose reason is meshd's own."""

@@ -293,3 +293,37 @@ def test_jobs_that_a_boot_ended_are_queued_again(
     shot = replace(shot, slurm=Fresh(view, NOW))
     found = next_step(m, PlanInput.of(shot, Desired("lab", {}, {}).policy, NOW, {}))
     assert (found.jobs if isinstance(found, p.RequeueLostJobs) else None) == lost
+
+
+@pytest.mark.parametrize(
+    ("run_s", "at_work", "changes", "reloaded_s", "asked"),
+    [
+        (186.0, 0, {}, None, True),
+        (184.0, 0, {}, None, False),  # at the time of the report it had run for 179 s
+        (186.0, 1, {}, None, False),  # its agent sees a job
+        (186.0, 0, {"requeue": False}, None, True),  # Slurm decides what becomes of it
+        (186.0, 0, {"batch": False}, None, False),  # its processes may be elsewhere
+        (None, 0, {}, None, False),
+        (186.0, 0, {}, 59.0, False),
+        (186.0, 0, {}, 61.0, True),
+    ],
+)
+def test_a_node_without_the_process_of_its_batch_job_registers_again(
+    run_s: float | None, at_work: int, changes: dict[str, Any], reloaded_s: float | None, asked: bool
+) -> None:
+    m = ready(slurmd_reloaded_at=ago(reloaded_s) if reloaded_s else None)
+    shot = seen((m, ["MIXED"], {}), jobs={m.slot: "7"},
+                reports={m.name: AgentReport(at=ago(5), uptime_s=1e6, jobs=at_work)})  # fmt: skip
+    assert isinstance(shot.slurm, Fresh)
+    (job,) = shot.slurm.value.jobs
+    given = Desired("lab", {}, {}).policy
+
+    def step(nodes: tuple[str, ...], slurm_s: float = 0.0) -> p.Step | None:
+        found = replace(job, run_s=run_s, nodes=nodes, **changes)
+        view = replace(shot.slurm.value, jobs=(found,))  # type: ignore[union-attr]
+        return next_step(m, PlanInput.of(replace(shot, slurm=Fresh(view, ago(slurm_s))), given, NOW, {}))
+
+    assert isinstance(step((m.slot,)), p.ReloadSlurmd) == asked
+    assert isinstance(step((m.slot, "h100-9")), p.ReloadSlurmd) == asked
+    assert not isinstance(step(("h100-0", m.slot)), p.ReloadSlurmd), "only its first node has the batch step"
+    assert not isinstance(step((m.slot,), 6.0), p.ReloadSlurmd), "Slurm was read before the agent's report"
