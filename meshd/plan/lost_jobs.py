@@ -6,9 +6,9 @@ when it starts, and then at every 20th ping: about half an hour later by Slurm's
 job for missing, since it has just read them all (job_mgr.c, `_purge_missing_jobs` and `time_last_active`; seen on
 24.11.5). meshd has the node register once more. What becomes of the job is Slurm's decision.
 
-After a boot of the machine that is not enough. slurmctld finds a batch job missing when its node registers. With power saving in force it waits for ResumeTimeout
-before that, if the node has booted since the job started: an hour by meshd's settings (job_mgr.c,
-`_purge_missing_jobs`; seen on 24.11.5). Until then nobody could use the node. Both times count by the head's clock.
+After a boot of the machine that is not enough: with power saving in force slurmctld waits for ResumeTimeout more, an
+hour by meshd's settings (also `_purge_missing_jobs`). Until then nobody could use the node, so meshd requeues such jobs
+itself. Both times count by the head's clock.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from meshd.daemon.machine_store import MachineStore
 from meshd.model.cooldown import CooldownCause, CooldownKey
 from meshd.model.machine import FailureCause, Phase
 from meshd.model.observed import SlurmView
-from meshd.model.plan import RecordFitness, Replace, ReloadSlurmd, RequeueLostJobs, RestartSlurmd, Undrain
+from meshd.model.plan import RecordFitness, ReloadSlurmd, Replace, RequeueLostJobs, RestartSlurmd, Undrain
 from meshd.plan.fitness import OURS
 from meshd.plan.replace import cooldown_most_s
 

@@ -82,6 +82,6 @@ def test_the_public_words_of_steps_do_not_follow_the_names_of_classes() -> None:
     assert {kind.__new__(kind).action for kind in Step.__subclasses__()} == {
         "accept", "adopt", "adopt_orphan", "ask_agent", "ask_cloud", "disable_key_expiry", "drain", "keep_after_all",
         "launch", "leave", "move", "note_device", "note_fitness", "note_peer", "note_published", "remove",
-        "reload_slurmd", "remove_device", "replace", "request_machine", "requeue_jobs", "requeue_lost_jobs", "restart_slurmd",
-        "signal_jobs", "start_slurmd", "terminate", "terminate_orphan", "undrain", "warn",
+        "reload_slurmd", "remove_device", "replace", "request_machine", "requeue_jobs", "requeue_lost_jobs",
+        "restart_slurmd", "signal_jobs", "start_slurmd", "terminate", "terminate_orphan", "undrain", "warn",
     }  # fmt: skip
