@@ -130,6 +130,7 @@ class Setting:
         relays: how often a path is relayed, in a pool that demands direct ones; 0: any path will do.
         gang_max: the most machines of one create call; 0: each has its own.
         leaps: how often somebody sets the head's clock.
+        loses: how often the journal is lost with a kill.
     """
 
     pool: Pool = SMALL
@@ -144,6 +145,7 @@ class Setting:
     relays: float = 0.0
     gang_max: int = 0
     leaps: float = 0.0
+    loses: float = 0.1
 
 
 async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Setting | None = None) -> World:
@@ -187,7 +189,7 @@ async def live_through(seed: int, directory: Path, rounds: int = 60, setting: Se
             break
         if world.crashed or world.chance(0.05):
             await daemon.kill()
-            if world.chance(0.1):
+            if world.chance(about.loses):
                 world.journal_lost = True
                 for file in directory.glob(f"{path.name}*"):
                     file.unlink()

@@ -102,11 +102,11 @@ def terminate_without_drain(patch: pytest.MonkeyPatch) -> None:
 def orphan_ended_although_adopted(patch: pytest.MonkeyPatch) -> None:
     """A machine that the journal does not know is ended, although Slurm has it as the node of its slot."""
 
-    def end(orphan: Any, _given: PlanInput) -> TerminateOrphan:
-        return TerminateOrphan(orphan.instance.id, "nobody knows it", orphan.instance)
+    def look(self: orphans._Decisions, orphan: Any) -> None:
+        if orphan.old:
+            self.found.steps.append(TerminateOrphan(orphan.instance.id, "nobody knows it", orphan.instance))
 
-    patch.setattr(orphans, "_step", lambda _desired, _snapshot, orphan, _taken, given: end(orphan, given))
-    patch.setattr(orphans, "_end", end)
+    patch.setattr(orphans._Decisions, "look", look)
 
 
 def budget_not_looked_at(patch: pytest.MonkeyPatch) -> None:
@@ -124,6 +124,10 @@ async def machines_alone(seed: int, directory: Path) -> None:
     await live_through(seed, directory, setting=Setting(restless=0.3))
 
 
+async def with_lost_journals(seed: int, directory: Path) -> None:
+    await live_through(seed, directory, setting=Setting(restless=0.3, loses=1.0))
+
+
 async def with_queue(seed: int, directory: Path) -> None:
     await live_with_queue(3 * seed + 1, directory)  # of these seeds each has a budget
 
@@ -139,7 +143,7 @@ CASES = (
     Case(create_before_journal, machines_alone, "rented twice"),
     Case(unknown_taken_for_absent, machines_alone, "under job"),
     Case(terminate_without_drain, machines_alone, "was ended under job"),
-    Case(orphan_ended_although_adopted, machines_alone, "was ended under job"),
+    Case(orphan_ended_although_adopted, with_lost_journals, "was ended under job"),
     Case(budget_not_looked_at, with_queue, "and the limit is"),
 )
 
