@@ -16,10 +16,12 @@ from statistics import fmean
 import structlog
 
 from meshd.config import Settings
+from meshd.config.pools import pool_of
 from meshd.daemon.live_settings import LiveSettings
 from meshd.errors import MeshdError
 from meshd.model.desired import Promise, Target
 from meshd.model.ledger import Life
+from meshd.plan.promise import suiting
 from meshd.provider_api import Offer, ProviderCapabilities
 from meshd.simulate.clock import SimClock
 from meshd.simulate.cluster import ClusterLife, ClusterWorld, JobLog
@@ -82,7 +84,7 @@ async def simulate(
         tempfile.TemporaryDirectory(prefix="meshd-simulate-", dir=shm if shm.is_dir() else None) as directory,
     ):
         live = LiveSettings(settings, Path(directory) / "settings.toml", list)
-        life = ClusterLife(world, Path(directory) / "journal.db", live, market.offers)
+        life = ClusterLife(world, Path(directory) / "journal.db", live, _wanted(settings, market))
         try:
             promised = life.promise()
             for pool, gpus in scenario.targets.items():
@@ -104,6 +106,14 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         structlog.configure(**before)
+
+
+def _wanted(settings: Settings, market: Market) -> dict[str, tuple[Offer, ...]]:
+    """By cloud, the offers that some pool may rent: the planner would look at the others in vain, in each tick."""
+    pools = [pool_of(name, settings, market.able, able=market.able) for name in settings.pools]
+    every = [offer for found in market.offers.values() for offer in found]
+    keys = {offer.key for pool in pools for offer in suiting(every, pool)}
+    return {name: tuple(offer for offer in found if offer.key in keys) for name, found in market.offers.items()}
 
 
 def fitting(
