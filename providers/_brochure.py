@@ -15,7 +15,7 @@ from providers._prices import Price
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One instance type, as its vendor's pages describe it."""
+    """One instance type, as the table describes it."""
 
     name: str
     gpu: str
