@@ -237,6 +237,19 @@ async def test_localapi_and_cli_tell_the_same(lab: Any, monkeypatch: pytest.Monk
         await cli.whois("100.99.99.99")
     with pytest.raises(TailnetError, match="404"):
         await api.whois("100.99.99.99")
+    tagged = await api.identity(peer.tailnet_ip)
+    assert (tagged.device_id, tagged.hostname, tagged.tags, tagged.login) == (peer.id, "gpu-a", ("tag:gpu",), "")
+    key = {"capabilities": {"devices": {"create": {"reusable": True, "preauthorized": True}}}}
+    lab.auth_key = (await lab.api("POST", "tailnet/-/keys", key))["key"]
+    await lab.join("laptop")
+
+    async def owned() -> TailnetPeer | None:
+        return (await cli.status()).by_hostname("laptop")
+
+    laptop = await until(owned, lambda seen: seen is not None and seen.online, "the laptop is online")
+    assert laptop is not None
+    owner = await api.identity(laptop.tailnet_ip)
+    assert (owner.login, owner.tags) == ("user@example.net", ()) and laptop.tailnet_ip in owner.addresses
     assert (await api.prefs())["Hostname"] == "head"
     await api.aclose()
 
