@@ -379,10 +379,10 @@ class Lab:
         await self.until(forgotten, "the dead machine's device is gone")
         return took
 
-    async def inside(self, machine: str, *argv: str, check: bool = True) -> str:
+    async def inside(self, machine: str, *argv: str, stdin: bytes = b"", check: bool = True) -> str:
         """Run a program on a rented machine as its root."""
         (found,) = [m for m in self.all_alive() if m.token == machine]
-        return (await self.cluster.world.hypervisor.run(found.name, argv, check=check)).text
+        return (await self.cluster.world.hypervisor.run(found.name, argv, stdin=stdin, check=check)).text
 
     async def reboot(self, *machines: str) -> float:
         """Let machines reboot themselves, and wait until they are nodes again; the seconds that it took.
