@@ -79,6 +79,18 @@ async def running_jobs(lab: Lab) -> dict[str, tuple[str, str]]:
     return {job: (told["NodeList"], told["StartTime"]) for job, told in found.items()}
 
 
+async def saved(lab: Lab) -> None:
+    """Wait until slurmctld has saved all that happened so far, which it does some seconds later."""
+    await lab.head.run("touch", "/root/now")
+    first = next(iter(await running_jobs(lab)))
+    await lab.head.run("scontrol", "update", f"jobid={first}", "comment=saved")
+
+    async def newer() -> bool:
+        return bool((await lab.head.run("find", f"/{SITE[1]}/job_state", "-newer", "/root/now")).text.strip())
+
+    await lab.until(newer, "slurmctld saves its state")
+
+
 async def test_a_new_head_takes_the_machines_over(lab: Lab, figure: Callable[[str], None]) -> None:
     head, address = lab.head, lab.head.tailnet_ip
     await lab.scale(3)
@@ -103,6 +115,7 @@ async def test_a_new_head_takes_the_machines_over(lab: Lab, figure: Callable[[st
     jobs = await running_jobs(lab)
     assert {at for at, _ in jobs.values()} == set(machines.values())
 
+    await saved(lab)
     # slurmctld goes on writing meanwhile, each file as a whole: tar ends with 1 then.
     site = (await head.run("sh", "-c", f"tar -c -C / {' '.join(SITE)} || [ $? = 1 ]")).stdout
     await lab.cluster.world.hypervisor.destroy(NAME)
