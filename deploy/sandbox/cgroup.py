@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from pathlib import Path
 
 from deploy.sandbox import proc
@@ -104,8 +105,6 @@ class MachineGroups:
 def _remove_tree(group: Path) -> None:
     """Remove a group and those below it; one that still has processes stays."""
     if group.is_dir():
-        for path in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
+        for path, _, _ in os.walk(group, topdown=False):  # passes over groups that go meanwhile
             with contextlib.suppress(OSError):
-                path.rmdir()
-        with contextlib.suppress(OSError):
-            group.rmdir()
+                Path(path).rmdir()

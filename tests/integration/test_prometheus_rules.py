@@ -41,7 +41,7 @@ async def test_each_alert_fires_when_it_should_and_not_before(promtool: Path) ->
     asked = [
         (one["alertname"], bool(one["exp_alerts"]))
         for case in yaml.safe_load(CASES.read_text())["tests"]
-        for one in case["alert_rule_test"]
+        for one in case.get("alert_rule_test", ())  # others test a recording rule
     ]
     alerts = {rule["alert"] for rule in rules() if "alert" in rule}
     assert {name for name, fires in asked if fires} == alerts

@@ -6,6 +6,7 @@ What is looked at is what is given: it is open. No link is followed, and no othe
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -54,11 +55,11 @@ def give_all(directory: int, new_of: Callable[[os.stat_result], Owner]) -> None:
 
 
 def _give_one(name: str, at: int, device: int, new_of: Callable[[os.stat_result], Owner]) -> bool:
-    """Give one; False for what is mounted there."""
+    """Give one; False for a directory of another file system. An overlay shows files with devices of their own."""
     fd = os.open(name, PATH_ONLY, dir_fd=at)
     try:
         found = os.fstat(fd)
-        if found.st_dev != device:
+        if stat.S_ISDIR(found.st_mode) and found.st_dev != device:
             return False
         if (owner := new_of(found)) != (found.st_uid, found.st_gid):
             give(fd, owner)
