@@ -1,4 +1,4 @@
-"""The socket file: taken over from a dead meshd, never from one that runs."""
+"""Where meshd listens: a socket file, taken over from a dead meshd and never from one that runs; and a TCP port."""
 
 from __future__ import annotations
 
@@ -7,13 +7,31 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from aiohttp import web
+
 from meshd.errors import MeshdError
 
 _PROBE_TIMEOUT_S = 1.0
 
 
 class SocketError(MeshdError):
-    """The socket's path cannot be used."""
+    """The socket's path, or the address, cannot be used."""
+
+
+async def listen_tcp(runner: web.AppRunner, host: str, port: int, backlog: int) -> int:
+    """Listen at a TCP port; returns the port, which the system chooses for port 0.
+
+    Raises:
+        SocketError: the address cannot be listened on. The runner is cleaned up.
+    """
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port, backlog=backlog).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise SocketError(f"{host} port {port} cannot be listened on: {error.strerror}") from error
+    bound: int = runner.addresses[0][1]
+    return bound
 
 
 def clear_stale(path: Path) -> None:

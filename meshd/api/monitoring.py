@@ -12,7 +12,7 @@ from prometheus_client.aiohttp import make_aiohttp_handler
 
 from meshd.api.connections import ConnectionLimiter, ConnectionLimits, address_of, share
 from meshd.api.faults import BadRequest
-from meshd.api.listen import SocketError
+from meshd.api.listen import listen_tcp
 from meshd.api.middleware import error_documents
 
 METRICS, TARGETS = "/metrics", "/v1/targets"
@@ -81,14 +81,7 @@ class MetricsServer:
         Raises:
             SocketError: the address cannot be listened on.
         """
-        await self._runner.setup()
-        try:
-            site = web.TCPSite(self._runner, host, port, backlog=self._connections.backlog)
-            await site.start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise SocketError(f"{host} port {port} cannot be listened on: {error.strerror}") from error
-        bound: int = self._runner.addresses[0][1]
+        bound = await listen_tcp(self._runner, host, port, self._connections.backlog)
         log.info("metrics_listen", host=host, port=bound)
         return bound
 

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from meshd.api.connections import ConnectionLimiter, ConnectionLimits, address_of, share
 from meshd.api.faults import ApiFault, BadRequest, TooMany, TooSlow, answer_to
-from meshd.api.listen import SocketError
+from meshd.api.listen import listen_tcp
 from meshd.api.web.pages import Page, Pages
 from meshd.api.web.visitors import Visitors
 from meshd.errors import MeshdError
@@ -98,14 +98,7 @@ class WebServer:
         Raises:
             SocketError: the address cannot be listened on.
         """
-        await self._runner.setup()
-        try:
-            site = web.TCPSite(self._runner, host, port, backlog=self._connections.backlog)
-            await site.start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise SocketError(f"{host} port {port} cannot be listened on: {error.strerror}") from error
-        bound: int = self._runner.addresses[0][1]
+        bound = await listen_tcp(self._runner, host, port, self._connections.backlog)
         log.info("web_listens", host=host, port=bound)
         return bound
 
