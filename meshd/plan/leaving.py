@@ -14,6 +14,7 @@ from meshd.model.machine import IN_SLURM, FailureCause, Machine, Phase, Removal
 from meshd.model.plan import Adopt, AskCloud, Drain, Leave, Move, RemoveDevice, Step, Terminate
 from meshd.plan.failure_rules import cause_of_end, counts_in_a_row
 from meshd.plan.liveness import age_s, dead, ended_by_cloud, surely_ended
+from meshd.plan.lost_jobs import lost_jobs, unseen_jobs
 from meshd.plan.plan_input import PlanInput
 from meshd.plan.unclear_launch import made, surely_not_made
 from meshd.provider_api import Instance, InstanceState
@@ -63,7 +64,7 @@ def draining(machine: Machine, given: PlanInput) -> Step | None:
         return Drain(machine.name, machine.failure or machine.reason, machine.slot)
     if given.idle(machine):
         return Leave(machine.name, "no job is on it", machine.slot, silent=dead(machine, given))
-    return None
+    return lost_jobs(machine, given) or unseen_jobs(machine, given)
 
 
 def terminating(machine: Machine, given: PlanInput) -> Step | None:

@@ -327,3 +327,16 @@ def test_a_node_without_the_process_of_its_batch_job_registers_again(
     assert isinstance(step((m.slot, "h100-9")), p.ReloadSlurmd) == asked
     assert not isinstance(step(("h100-0", m.slot)), p.ReloadSlurmd), "only its first node has the batch step"
     assert not isinstance(step((m.slot,), 6.0), p.ReloadSlurmd), "Slurm was read before the agent's report"
+
+
+@pytest.mark.parametrize(("at_work", "asked"), [(0, True), (1, False)])
+def test_a_node_that_leaves_does_not_wait_for_ever_for_a_job_that_is_not_there(at_work: int, asked: bool) -> None:
+    m = replace(ready(), phase=Phase.DRAINING, drained_at=ago(30))
+    shot = seen((m, ["MIXED", "DRAIN"], {"reason": "meshd: no longer needed"}), jobs={m.slot: "7"},
+                reports={m.name: AgentReport(at=ago(5), uptime_s=1e6, jobs=at_work)})  # fmt: skip
+    assert isinstance(shot.slurm, Fresh)
+    (job,) = shot.slurm.value.jobs
+    view = replace(shot.slurm.value, jobs=(replace(job, run_s=186.0),))
+    found = next_step(m, PlanInput.of(replace(shot, slurm=Fresh(view, NOW)), Desired("lab", {}, {}).policy, NOW, {}))
+    assert isinstance(found, p.ReloadSlurmd) == asked
+    assert found is None or asked
