@@ -13,9 +13,11 @@ itself. Both times count by the head's clock.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 
 from meshd.model.machine import Machine
+from meshd.model.observed import AgentReport, SlurmJob
 from meshd.model.plan import ReloadSlurmd, RequeueLostJobs
 from meshd.plan.plan_input import PlanInput
 
@@ -34,18 +36,11 @@ def lost_jobs(machine: Machine, given: PlanInput) -> RequeueLostJobs | None:
 
     Others end when slurmctld notices.
     """
-    report, slurm_at = given.view.report(machine), given.slurm_at
-    if report is None or slurm_at is None or given.slurm is None or report.jobs or report.uptime_s <= 0:
+    report = _report_without_jobs(machine, given)
+    if report is None or report.uptime_s <= 0:
         return None
     started_before = report.at - timedelta(seconds=report.uptime_s) - MARGIN
-    if slurm_at <= report.at:
-        return None  # Slurm may have noticed since
-    lost = tuple(
-        job.id
-        for job in given.slurm.by_slot.get(machine.slot, ())
-        if job.batch and job.requeue and job.run_s is not None
-        and slurm_at - timedelta(seconds=job.run_s) < started_before
-    )  # fmt: skip
+    lost = tuple(job.id for job, began in _begun(machine, given) if job.requeue and began < started_before)
     if not lost:
         return None
     reason = "its machine has booted since it started"
@@ -54,18 +49,31 @@ def lost_jobs(machine: Machine, given: PlanInput) -> RequeueLostJobs | None:
 
 def unseen_jobs(machine: Machine, given: PlanInput) -> ReloadSlurmd | None:
     """Have the first node of a batch job register again when the job has long had no process there."""
-    report, slurm_at = given.view.report(machine), given.slurm_at
-    if report is None or slurm_at is None or given.slurm is None or report.jobs or slurm_at <= report.at:
-        return None
-    before = machine.slurmd_reloaded_at
-    if before is not None and given.now - before < AGAIN_AFTER:
+    report, before = _report_without_jobs(machine, given), machine.slurmd_reloaded_at
+    if report is None or (before is not None and given.now - before < AGAIN_AFTER):
         return None
     unseen = [
         job.id
-        for job in given.slurm.jobs
-        if job.batch and job.run_s is not None and job.nodes[:1] == (machine.slot,)
-        and report.at - (slurm_at - timedelta(seconds=job.run_s)) >= UNSEEN_FOR
-    ]  # fmt: skip
+        for job, began in _begun(machine, given)
+        if job.nodes[0] == machine.slot and report.at - began >= UNSEEN_FOR
+    ]
     if not unseen:
         return None
     return ReloadSlurmd(machine.name, f"Slurm has job {', '.join(unseen[:3])} running, and no process of it is there")
+
+
+def _report_without_jobs(machine: Machine, given: PlanInput) -> AgentReport | None:
+    """Its agent's report, where that shows no process of a job and is older than Slurm's view, which may know more."""
+    report, slurm_at = given.view.report(machine), given.slurm_at
+    if report is None or slurm_at is None or report.jobs or slurm_at <= report.at:
+        return None
+    return report
+
+
+def _begun(machine: Machine, given: PlanInput) -> Iterator[tuple[SlurmJob, datetime]]:
+    """The batch jobs that Slurm believes to run there, and when each began."""
+    if given.slurm is None or given.slurm_at is None:
+        return
+    for job in given.slurm.by_slot.get(machine.slot, ()):
+        if job.batch and job.run_s is not None:
+            yield job, given.slurm_at - timedelta(seconds=job.run_s)

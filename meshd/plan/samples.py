@@ -18,7 +18,7 @@ DAY_S: Final = 86_400
 KEPT: Final[Mapping[int, int]] = {MINUTE_S: 1440, QUARTER_S: 2976, DAY_S: 731}
 """How many samples are kept, by their length in seconds: a day, 31 days, two years."""
 POINTS_MAX: Final = 240
-"""So many points a plot has at most."""
+"""The most points of a plot."""
 
 
 class Figure(StrEnum):

@@ -91,7 +91,7 @@ class Viewer:
 
 @contextmanager
 def viewers(count: int, socket: Path) -> Iterator[list[Viewer]]:
-    """So many of them."""
+    """`count` viewers."""
     found = [Viewer(socket) for _ in range(count)]
     try:
         yield found

@@ -104,7 +104,7 @@ class NotificationController(Controller):
         return LOOK_EVERY_S
 
     async def _open(self) -> None:
-        """Read the settings and the secrets anew."""
+        """Read the settings and the secrets again."""
         self._settings = dict(self._live.settings.notify)
         self._receivers, self._off = await asyncio.to_thread(open_all, self._settings)
         for name in [one for one in self._store.all() if one not in self._settings]:
@@ -156,9 +156,7 @@ class NotificationController(Controller):
         try:
             receiver = await asyncio.to_thread(open_receiver, name, table)
             return s.NotifyTestRow(receiver=name, ok=True, text=await receiver.send(message, now))
-        except DeliveryFailed as error:
-            return s.NotifyTestRow(receiver=name, ok=False, text=str(error))
-        except ConfigError as error:
+        except (DeliveryFailed, ConfigError) as error:
             return s.NotifyTestRow(receiver=name, ok=False, text=str(error))
 
     def problems(self) -> Iterable[s.ProblemView]:
