@@ -77,20 +77,29 @@ def pools_toml(limits: Mapping[str, float]) -> str:
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Slurm has a job running: on which nodes, and from when until when, in seconds since 1970."""
+
+    nodes: str
+    begun_s: float
+    ended_s: float
+
+
 @dataclass(slots=True)
 class Seen:
     """One job as an observer sees it.
 
     Attributes:
         cancelled: somebody cancelled it.
-        states: those that it was seen in.
         last: the last record.
+        runs: each time that Slurm had it running, by how often it had been put back before.
     """
 
     pool: str
     cancelled: bool = False
-    states: set[str] = field(default_factory=set)
     last: Mapping[str, str] = field(default_factory=dict)
+    runs: dict[int, Run] = field(default_factory=dict)
 
     @property
     def restarts(self) -> int:
@@ -158,8 +167,11 @@ class Observer:
         self.most_alive = max(self.most_alive, len(self._lab.all_alive()))
 
     def _note(self, seen: Seen, fields: Mapping[str, str], now_s: float) -> None:
-        seen.states.add(fields["JobState"])
         seen.last = fields
+        begun_s = _time(fields, "StartTime")
+        if fields["JobState"] in {"RUNNING", "COMPLETING", "COMPLETED"} and begun_s is not None:
+            ended_s = _time(fields, "EndTime") if fields["JobState"] != "RUNNING" else None
+            seen.runs[seen.restarts] = Run(_nodes(fields), begun_s, now_s if ended_s is None else ended_s)
         if fields["JobState"] in {"CONFIGURING", "RUNNING", "COMPLETING"}:
             for slot in NodeSet(_nodes(fields)):
                 self.held.setdefault(slot, []).append((now_s, now_s))
@@ -312,7 +324,8 @@ class Bill:
 
     Attributes:
         paid_s: from each create call to the order to end the machine.
-        work_s: those in which jobs ran. No plan can have less.
+        work_s: those in which Slurm had jobs running, also the ones whose end a killed slurmctld had forgotten. No plan
+            can have less.
         clairvoyant_s: what somebody would pay who knows all jobs ahead, gives each to the slot that Slurm gave it, and
             lets a machine idle through a gap only where that is shorter than to boot another one.
         boot_s: the least seconds from the create call of a machine until a job ran on it.
@@ -328,12 +341,9 @@ class Bill:
 def bill(machines: list[RentedMachine], jobs: Mapping[str, Seen]) -> Bill:
     """The bill of a storm that is over."""
     work: dict[str, list[tuple[float, float]]] = {}
-    for seen in jobs.values():
-        begun, ended = _time(seen.last, "StartTime"), _time(seen.last, "EndTime")
-        if begun is None or ended is None or "RUNNING" not in seen.states | _ran(seen):
-            continue
-        for slot in NodeSet(_nodes(seen.last)):
-            work.setdefault(slot, []).append((begun, ended))
+    for run in (run for seen in jobs.values() for run in seen.runs.values()):
+        for slot in NodeSet(run.nodes):
+            work.setdefault(slot, []).append((run.begun_s, max(run.begun_s, run.ended_s)))
     boots = [
         begun - m.created_at.timestamp()
         for m in machines
@@ -427,10 +437,6 @@ def _fields(line: str) -> dict[str, str]:
 def _nodes(fields: Mapping[str, str]) -> str:
     nodes = fields.get("NodeList", "")
     return "" if nodes in {"(null)", ""} else nodes
-
-
-def _ran(seen: Seen) -> set[str]:
-    return {"RUNNING"} if seen.last.get("JobState") == "COMPLETED" else set()
 
 
 def _epoch(text: str) -> float:

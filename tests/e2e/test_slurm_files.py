@@ -51,9 +51,11 @@ async def test_garbage_in_nodes_conf(lab: Lab, figure: Callable[[str], None]) ->
 async def full_disk(lab: Lab) -> AsyncIterator[Lab]:
     """The directory of Slurm's files lies on a disk that is full."""
     await lab.have(1)
+    # Beside Slurm's files lies what `meshctl init` changed before, and that grows.
+    small = f"mount -t tmpfs -o size=$(($(du -sk {FILES} | cut -f 1) + 64))k,mode=0755 none {FILES}"
     await lab.head.shell(
-        f"cp -a {FILES} /root/slurm-files; mount -t tmpfs -o size=64k,mode=0755 none {FILES};"
-        f"cp -a /root/slurm-files/. {FILES}/; cat /dev/zero >{FILES}/ballast 2>/dev/null || true"
+        f"cp -a {FILES} /root/slurm-files; {small}; trap 'umount -l {FILES}; rm -rf /root/slurm-files' EXIT;"
+        f"cp -a /root/slurm-files/. {FILES}/; cat /dev/zero >{FILES}/ballast 2>/dev/null || true; trap - EXIT"
     )
     yield lab
     await lab.head.shell(f"cp -a {FILES}/. /root/slurm-files/; umount -l {FILES}; rm -f /root/slurm-files/ballast;"
