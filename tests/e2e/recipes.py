@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.sandbox import proc
+from tests.documents import blocks
 from tests.e2e.lab import PATIENCE_S, Lab
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 UNFINISHED = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED"}
 SUBMITTED = re.compile(r"^Submitted batch job (\d+)$", re.M)
-BLOCK = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
 
 # A login shell of its own for each command; directory and variables go on from one to the next.
 TYPED = """\
@@ -57,12 +57,8 @@ class Walk:
 
 
 def commands(readme: str) -> list[str]:
-    r"""What a README's `console` blocks tell to type: lines that begin with `$ `; one that ends with `\` goes on."""
-    found: list[str] = []
-    for block in BLOCK.findall(readme):
-        typed = re.sub(r"\\\n(> )?\s*", "", block)
-        found += [line.removeprefix("$ ") for line in typed.splitlines() if line.startswith("$ ")]
-    return found
+    """What a README's `console` blocks tell to type, in order."""
+    return [typed.command for block in blocks(readme) if block.is_run for typed in block.typed()]
 
 
 class Person:

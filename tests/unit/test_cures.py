@@ -19,13 +19,11 @@ from tests.property.sim import START
 from tests.unit.api.sim_head import SimHead
 from tests.unit.cli import conftest as _cli
 from tests.unit.cli.conftest import Meshctl
+from tests.unit.meshctl_words import FILLER, fault_of_meshctl, meant
 
 socket_path, head, served, meshctl, quiet = _cli.socket_path, _cli.head, _cli.served, _cli.meshctl, _cli.quiet
 
 ROOT = Path(__file__).resolve().parents[2]
-FILLER = "7"
-"""Stands for what a message fills in: a number and a name alike."""
-
 UNITS = {"meshd-node", "meshd-host", "meshd-slurmd", "slurmd",
          "meshd", "meshd.service", "munge", "slurmctld", "slurmctld.service", "tailscaled", "meshd-slurmctld.service",
          "slurmdbd", "mariadb", "meshd-mlflow", "nfs-server",
@@ -97,11 +95,6 @@ def commands() -> dict[str, str]:
 CURES = commands()
 
 
-def meant(words: list[str]) -> list[str]:
-    """Words that stand for something, e.g. NAME, with what they stand for where it must be a number."""
-    return [FILLER if word in {"N", "NUMBER"} else word for word in words]
-
-
 def fault_of(code: str) -> str:
     """Why nobody can type it; "" when it is fine, or no command."""
     try:
@@ -122,30 +115,6 @@ def fault_of(code: str) -> str:
         units = (match.groupdict().get("units") or "").split()
         return ", ".join(unit for unit in units if unit not in UNITS and unit != FILLER)
     return "" if NO_PROGRAMS.fullmatch(code) or code.startswith("-") else "it is no program that is known here"
-
-
-def fault_of_meshctl(words: list[str]) -> str:
-    """Parse it as meshctl does, without running it."""
-    if words and words[0] == "--config":
-        words = words[2:]
-    command: click.Command = cli
-    context = click.Context(cli, info_name="meshctl")
-    if words[:1] == ["COMMAND"] or words == ["help", "COMMAND"]:
-        return ""
-    try:
-        while isinstance(command, click.Group) and words:
-            name, command_found, words = command.resolve_command(context, words)
-            assert command_found is not None
-            command = command_found
-            context = click.Context(command, info_name=name, parent=context)
-        if isinstance(command, click.Group):
-            return "a command of the group is missing"
-        command.make_context(command.name, words, parent=context.parent)
-    except click.exceptions.Exit:
-        return ""
-    except click.ClickException as error:
-        return error.format_message()
-    return ""
 
 
 def test_there_are_cures() -> None:
@@ -223,20 +192,3 @@ def test_the_commands_that_look_do_run(head: SimHead, served: SimHead, meshctl: 
                 assert "Usage:" not in found.err, (code, found)
                 ran += 1
     assert ran >= 6
-
-
-def meshctl_in_documents() -> dict[str, str]:
-    """Commands of meshctl between backticks in the documents, with the file of one place."""
-    found = {}
-    for file in [*ROOT.glob("docs/*.md"), ROOT / "README.md"]:
-        for code in re.findall(r"(?<!`)`(?:sudo )?meshctl ([a-z][^`\n]*)`(?!`)", file.read_text("utf-8")):
-            found[re.split(r" *[|;&]", code)[0].strip()] = file.name
-    return found
-
-
-@pytest.mark.parametrize("code", sorted(meshctl_in_documents()))
-def test_a_command_of_meshctl_in_the_documents_can_be_typed(code: str) -> None:
-    """A bare name, such as `meshctl drain`, may lack its arguments."""
-    words = [str(ROOT) if word == "DIR" else word for word in meant(shlex.split(code))]
-    fault = fault_of_meshctl(words)
-    assert fault == "" or fault.startswith("Missing "), f"{meshctl_in_documents()[code]}: `meshctl {code}`: {fault}"

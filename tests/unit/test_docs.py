@@ -9,13 +9,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_args
 
-import click
 import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from meshd.api.node_schema import Verb
-from meshd.cli.main import COMMANDS, cli
+from meshd.cli.main import COMMANDS
 from meshd.codes import CheckName, DemandCode, EventKind, FaultCode, JoinCode, ProblemCode, RefusalCode, WarningCode
 from meshd.config import PoolSettings, ProviderSettings, Settings, ShareSettings
 from meshd.contract.faults import FaultKind
@@ -131,32 +130,6 @@ def test_every_reason_of_an_unfit_node_and_every_cause_of_a_failure_is_described
 def test_every_command_is_described() -> None:
     text = (DOCS / "meshctl.md").read_text()
     assert [name for name in COMMANDS if not re.search(rf"^\| `{name}[ `]", text, re.M)] == []
-
-
-def _typed() -> Iterator[tuple[str, list[str]]]:
-    """The commands of meshctl in the documents, in blocks and in lines, without what a shell makes of them."""
-    for file in (*FILES, ROOT / "README.md"):
-        text = file.read_text()
-        blocks = "\n".join(re.findall(r"^```.*?\n(.*?)^```", text, re.M | re.S))
-        lines = re.findall(r"^(?:\$ )?(?:sudo )?meshctl (.+?)(?:\s+#.*)?$", blocks, re.M)
-        for line in (*lines, *re.findall(r"`(?:sudo )?meshctl ([a-z][^`\n]*)`", text)):
-            yield file.name, re.split(r"[|;&]", line)[0].split()
-
-
-def test_every_command_that_is_shown_can_be_typed() -> None:
-    shown = list(_typed())
-    assert len(shown) > 50
-    for name, words in shown:
-        command: click.Command = cli
-        context = click.Context(cli)
-        while isinstance(command, click.Group) and words:
-            found = command.get_command(context, words.pop(0))
-            assert found is not None, f"{name}: meshctl has no such command: {words}"
-            command = found
-        words = words[: words.index("--")] if "--" in words else words
-        known = {"--help", *(option for each in command.params for option in (*each.opts, *each.secondary_opts))}
-        asked = {word.partition("=")[0] for word in words if word.startswith("-")}
-        assert asked <= known, f"{name}: meshctl {command.name} has no {asked - known}"
 
 
 def test_every_verb_of_the_agent_is_named() -> None:

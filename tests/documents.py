@@ -1,0 +1,170 @@
+"""The documents' fenced blocks: what each is, what a console block tells to type, and what it shows below that.
+
+CONTRIBUTING.md (Blocks in documents) says how they are written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = tuple(
+    str(path.relative_to(ROOT))
+    for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "recipes/**/*.md")
+    for path in sorted(ROOT.glob(pattern))
+)
+
+LANGUAGES = frozenset({"console", "ini", "json", "python", "sh", "text", "toml", "yaml", "{toctree}"})
+
+NOT_RUN = {
+    "needs a program that the sandbox lacks": "e.g. podman",
+    "needs the internet": "machines of the sandbox do not reach it",
+    "runs the tests": "and so this one",
+    "starts a sandbox": "inside of which the tests would be",
+    "tests/PATH does this": "another test types it, or does the same by other means",
+}
+"""Why no test runs a console block, and what that means."""
+PATH_DOES = re.compile(r"(tests/\S+?\.py)(?:::(\w+))? does this")
+
+KEYS = frozenset({"not run", "output", "on"})
+AN_EXAMPLE = "an example"
+"""The `output` of a block that shows values of another cluster: only headings of tables are compared."""
+PLACES = ("a node", "the clone")
+"""What `on` may say. A block without it is typed on the head."""
+
+_FENCE = re.compile(r"^( *)```(.*)$")
+_MARK = re.compile(r"^ *<!-- ([a-z ]+): (.+) -->$")
+_PROMPT = re.compile(r"^([$#]) (.+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """A command, and what is shown below it.
+
+    Attributes:
+        place: "PAGE:LINE".
+        root: it is behind `# `, or begins with `sudo`.
+        command: in one line.
+        shown: lines of output.
+    """
+
+    place: str
+    root: bool
+    command: str
+    shown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block.
+
+    Attributes:
+        page: path below the repository.
+        line: of its fence, from 1.
+        language: the word after the fence; "" where there is none.
+        text: what is between the fences.
+        marks: the comments right before it, `<!-- KEY: VALUE -->`.
+    """
+
+    page: str
+    line: int
+    language: str
+    text: str
+    marks: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def place(self) -> str:
+        """Where it begins."""
+        return f"{self.page}:{self.line}"
+
+    def mark(self, key: str) -> str:
+        """What a comment says; "" where there is none with this key."""
+        return dict(self.marks).get(key, "")
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a test has to type it."""
+        return self.language == "console" and not self.mark("not run")
+
+    def typed(self) -> Iterator[Typed]:
+        r"""What it tells to type: lines behind `$ ` or `# `; one that ends with `\` goes on. All else is output."""
+        lines = list(enumerate(self.text.splitlines(), self.line + 1))
+        found: tuple[str, bool, str] | None = None
+        shown: list[str] = []
+        while lines:
+            number, line = lines.pop(0)
+            prompt = _PROMPT.match(line)
+            if prompt is None:
+                shown.append(line)
+                continue
+            if found is not None:
+                yield Typed(*found, tuple(shown))
+            command = prompt[2]
+            while command.endswith("\\") and lines:
+                command = command.removesuffix("\\") + re.sub(r"^(> )?\s*", "", lines.pop(0)[1])
+            found = f"{self.page}:{number}", prompt[1] == "#" or command.startswith("sudo "), command
+            shown = []
+        if found is not None:
+            yield Typed(*found, tuple(shown))
+
+
+def blocks(text: str, page: str = "") -> list[Block]:
+    """All fenced blocks of a page. Raises ValueError where a fence is not closed."""
+    found: list[Block] = []
+    marks: list[tuple[str, str]] = []
+    lines = list(enumerate(text.splitlines(), 1))
+    while lines:
+        number, line = lines.pop(0)
+        if mark := _MARK.match(line):
+            marks.append((mark[1], mark[2]))
+            continue
+        if fence := _FENCE.match(line):
+            indent, inner = len(fence[1]), []
+            while lines and lines[0][1].strip() != "```":
+                inner.append(lines.pop(0)[1][indent:])
+            if not lines:
+                raise ValueError(f"{page}:{number}: the block has no end")
+            lines.pop(0)
+            body = "".join(f"{one}\n" for one in inner)
+            found.append(Block(page, number, fence[2].strip(), body, tuple(marks)))
+        marks = []
+    return found
+
+
+def page(name: str) -> list[Block]:
+    """All fenced blocks of a page of the repository."""
+    return blocks((ROOT / name).read_text("utf-8"), name)
+
+
+def everything() -> list[Block]:
+    """All fenced blocks of all pages."""
+    return [block for name in PAGES for block in page(name)]
+
+
+def differs(shown: tuple[str, ...], output: str, *, example: bool = False) -> str:
+    """Where an output differs from what a page shows; "" where it does not.
+
+    A line `...` stands for any number of lines, `...` within a line for any text, and a blank for any number of them.
+
+    Args:
+        shown: the page's lines.
+        output: what the command printed.
+        example: the page shows values of another cluster: the headings of its tables are compared, as words.
+    """
+    lines = [" ".join(line.split()) for line in output.strip().splitlines()]
+    wanted = [" ".join(line.split()) for line in "\n".join(shown).strip().splitlines()]
+    if example:
+        headings = [line for line in wanted if re.fullmatch(r"[A-Z][A-Z/ ]+[A-Z]", line)]
+        return next((f"no heading {line!r}" for line in headings if line not in lines), "")
+    if not wanted:
+        return ""
+    pattern = "".join(r"(?:.*\n)*" if line == "..." else f"{_within(line)}\n" for line in wanted)
+    text = "".join(f"{line}\n" for line in lines)
+    return "" if re.fullmatch(pattern, text) else "the output is another one than the page shows"
+
+
+def _within(line: str) -> str:
+    return ".*".join(re.escape(part) for part in line.split("..."))
