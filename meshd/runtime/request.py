@@ -20,19 +20,14 @@ class RequestRefused(Exception):
     """The unit refuses the request; nothing has changed. The text says why."""
 
 
-def set_aside(request: Path) -> None:
-    """Remove whatever is at the request's path; otherwise the path unit would start its service again and again.
-
-    A directory is renamed: meshd does not remove its contents.
+def set_aside(taken: Path) -> None:
+    """Remove whatever was at the request's path. A directory stays: meshd does not remove its contents.
 
     Raises:
-        OSError: it can be neither removed nor renamed.
+        OSError: it cannot be removed.
     """
-    try:
-        request.unlink(missing_ok=True)
-    except (IsADirectoryError, PermissionError):
-        with suppress(FileNotFoundError):
-            request.rename(request.with_name(f".{request.name}.refused.{time.time_ns()}"))
+    with suppress(IsADirectoryError):
+        taken.unlink(missing_ok=True)
 
 
 def take(request: Path, max_b: int) -> dict[str, Any]:
@@ -46,18 +41,22 @@ def take(request: Path, max_b: int) -> dict[str, Any]:
         RequestRefused: it is no such file. It is removed all the same.
         OSError: it cannot be read or taken away.
     """
+    # Under a name of its own first: what meshd lays from now on is another request, and stays.
+    taken = request.with_name(f".{request.name}.taken.{time.time_ns()}")
     try:
-        fd = os.open(request, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        request.rename(taken)
     except FileNotFoundError:
         raise RequestRefused("the request is gone") from None
+    try:
+        fd = os.open(taken, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        set_aside(request)
+        set_aside(taken)
         raise RequestRefused(f"the request cannot be opened: {error.strerror}") from None
-    set_aside(request)
+    set_aside(taken)
     found = os.fstat(fd)
     if stat.S_ISDIR(found.st_mode):
         os.close(fd)
-        raise RequestRefused("the request is a directory: it was renamed")
+        raise RequestRefused(f"the request is a directory: it is {taken.name} now")
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(found.st_mode) or found.st_size > max_b:
             raise RequestRefused("the request is no regular file, or too long")

@@ -34,13 +34,11 @@ class RootFiles:
 
     def __init__(self, directory: Path, clock: Clock, answer: Path = ANSWER) -> None:
         self._unit = RootUnit(directory / REQUEST, answer, clock, LOOK_S)
-        self._lock = asyncio.Lock()
 
     async def __call__(self, texts: Texts) -> None:
         """See Writer."""
         try:
-            async with self._lock:
-                told = await self._unit.ask({"nodes": texts.nodes, "gres": texts.gres}, ANSWER_TIMEOUT_S)
+            told = await self._unit.ask({"nodes": texts.nodes, "gres": texts.gres}, ANSWER_TIMEOUT_S)
         except NoAnswer as error:
             if error.taken:
                 text = "meshd-slurm.service took the request and did not answer: journalctl -u meshd-slurm"
