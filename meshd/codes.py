@@ -145,6 +145,7 @@ class ProblemCode(StrEnum):
 
     # Notifications.
     NOTIFY_FAILS = "notify_fails"
+    NOTIFY_NOT_WRITTEN = "notify_not_written"
 
     # The head without the daemon.
     DAEMON_UNREACHABLE = "daemon_unreachable"

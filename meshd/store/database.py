@@ -114,7 +114,9 @@ class JournalDatabase:
             try:
                 yield self._db
             except BaseException:
-                self._db.execute(undo)
+                # After some errors, e.g. of a full disk, SQLite has taken all of it back already.
+                if self._db.in_transaction:
+                    self._db.execute(undo)
                 raise
             self._db.execute(end)
         except sqlite3.Error as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from datetime import datetime
 from typing import Final
 
 import structlog
@@ -17,7 +18,7 @@ from meshd.config.models import NotifySettings
 from meshd.daemon.controller import Controller
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.reporting import Check, ok, problem, warn
-from meshd.errors import ConfigError
+from meshd.errors import ConfigError, StoreError
 from meshd.model.machine import Machine
 from meshd.notify.message import Message, bounded
 from meshd.notify.receiver import DeliveryFailed, Receiver, open_all, open_receiver
@@ -41,12 +42,19 @@ from meshd.store.notices import ToldReceivers
 log = structlog.get_logger(__name__)
 
 LOOK_EVERY_S: Final = 2.0
+WRITTEN_AGAIN_S: Final = 10.0
+"""The pause after the journal could not be written."""
+EVENTS_KEPT: Final = 20
+"""Deliveries of one receiver that wait for the journal; of older ones there is only the log."""
 FAILURES_SHOWN: Final = 2
 """After so many failed deliveries in a row a receiver is a problem: one may be chance."""
 
 
 class NotificationController(Controller):
     """Looks at the problems, decides for each receiver, and delivers, one message at a time to each.
+
+    What it remembers decides, also while the journal cannot be written: then it goes on, and only its next life may
+    repeat a message, with the same id.
 
     Args:
         live: the settings.
@@ -76,13 +84,19 @@ class NotificationController(Controller):
         self._receivers: dict[str, Receiver] = {}
         self._off: dict[str, ConfigError] = {}
         self._on_the_way: dict[str, asyncio.Task[None]] = {}
+        self._unwritten: dict[str, list[tuple[str, datetime]]] = {}
+        """The receivers of which the journal does not know the newest, each with its events."""
+        self._unwritten_why = ""
+        self._write_again_s = 0.0
 
     async def reconcile(self) -> float | None:
         """Look, decide, and begin deliveries; none is waited for."""
         if self._settings != self._live.settings.notify:
             await self._open()
+        self._end_deliveries()
+        written = self._write()
         if not self._settings:
-            return None
+            return None if written else LOOK_EVERY_S
         shown = self._problems()
         if shown is None:
             return LOOK_EVERY_S
@@ -95,24 +109,62 @@ class NotificationController(Controller):
             after = looked(before, alerts, receiver.settings.rules, now)
             self._told[name] = after
             if _gist(before) != _gist(after):
-                self._store.put(name, after)
+                self._unwritten.setdefault(name, [])
             if name not in self._on_the_way:
                 notice = due(after, receiver.settings.rules, now, name)
                 if notice is not None:
                     task = asyncio.create_task(self._deliver(receiver, notice), name=f"notify {name}")
                     self._on_the_way[name] = task
+        self._write()
         return LOOK_EVERY_S
 
     async def _open(self) -> None:
         """Read the settings and the secrets again."""
         self._settings = dict(self._live.settings.notify)
         self._receivers, self._off = await asyncio.to_thread(open_all, self._settings)
-        for name in [one for one in self._store.all() if one not in self._settings]:
-            self._store.forget(name)
-            self._told.pop(name, None)
+        for name in [one for one in self._told if one not in self._settings]:
+            del self._told[name]
+            self._unwritten.pop(name, None)
+
+    def _end_deliveries(self) -> None:
+        """Forget the deliveries that have ended. Raises what is a fault of meshd's own, after it was noted."""
+        faults = []
+        for name, task in [(name, task) for name, task in self._on_the_way.items() if task.done()]:
+            del self._on_the_way[name]
+            if not task.cancelled() and (error := task.exception()) is not None:
+                faults.append(error)
+                text = "meshd failed while it sent the message: journalctl -u meshd"
+                self._remember(name, failed(self._told.get(name, NOTHING), text, self._clock.now()))
+        if faults:
+            raise faults[0]
+
+    def _write(self) -> bool:
+        """Bring the journal up to what is remembered; whether it is. After a failure there is a pause."""
+        gone = [one for one in self._store.all() if one not in (self._settings or {})]
+        if not gone and not self._unwritten:
+            return True
+        now_s = self._clock.monotonic_s()
+        if self._unwritten_why and now_s < self._write_again_s:
+            return False
+        try:
+            for name in gone:
+                self._store.forget(name)
+            for name, events in list(self._unwritten.items()):
+                while events:
+                    self._store.put(name, self._told[name], *events[0])
+                    del events[0]
+                self._store.put(name, self._told[name])
+                del self._unwritten[name]
+        except StoreError as error:
+            if not self._unwritten_why:
+                log.error("notices_not_written", receivers=[*gone, *self._unwritten], reason=str(error))
+            self._unwritten_why, self._write_again_s = str(error), now_s + WRITTEN_AGAIN_S
+            return False
+        self._unwritten_why = ""
+        return True
 
     async def _deliver(self, receiver: Receiver, notice: Notice) -> None:
-        """Send one message, and write down what came of it."""
+        """Send one message, and remember what came of it."""
         name = receiver.name
         try:
             message = Message(self._live.settings.cluster.name, name, notice)
@@ -127,13 +179,16 @@ class NotificationController(Controller):
             after = delivered(self._told.get(name, NOTHING), notice, now)
             self._remember(name, after, f"{name} was told of {counted(len(notice.items), 'problem')}: {message.title}")
         finally:
-            self._on_the_way.pop(name, None)
             self.wake()
 
     def _remember(self, name: str, told: Told, event: str = "") -> None:
         if name in self._receivers:  # it may have left the settings meanwhile
             self._told[name] = told
-            self._store.put(name, told, event, self._clock.now())
+            events = self._unwritten.setdefault(name, [])
+            if event:
+                events.append((event, self._clock.now()))
+                del events[:-EVENTS_KEPT]
+            self._write()
 
     async def test(self, request: s.NotifyTestRequest, actor: Actor) -> s.NotifyTestAnswer:
         """Send a test to one receiver or all, at the same time, and tell what each answered."""
@@ -160,7 +215,11 @@ class NotificationController(Controller):
             return s.NotifyTestRow(receiver=name, ok=False, text=str(error))
 
     def problems(self) -> Iterable[s.ProblemView]:
-        """Receivers that are not told what they should be."""
+        """Receivers that are not told what they should be, and a journal that does not know what they were told."""
+        if self._unwritten_why:
+            text = f"what receivers of notifications were told is not written down: {self._unwritten_why}"
+            cure = "free the disk: if meshd is started again before, it repeats messages"
+            yield problem(ProblemCode.NOTIFY_NOT_WRITTEN, "warning", text, cure)
         for _, alert in self._failing():
             yield problem(ProblemCode.NOTIFY_FAILS, "warning", alert.text, alert.cure)
 
@@ -186,6 +245,8 @@ class NotificationController(Controller):
 
     async def aclose(self) -> None:
         """End deliveries: what was not taken is sent again by the next life of meshd, with the same id."""
+        self._write_again_s = 0.0
+        self._write()
         tasks = list(self._on_the_way.values())
         for task in tasks:
             task.cancel()

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
-from dataclasses import replace
-from datetime import timedelta
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from meshd.api import schema as s
-from meshd.codes import ProblemCode, RefusalCode
+from meshd.codes import EventKind, ProblemCode, RefusalCode
 from meshd.config import NotifySettings
 from meshd.daemon.notifications.controller import NotificationController
 from meshd.daemon.reporting import problem
+from meshd.errors import StoreError
 from meshd.model.machine import Machine, Phase
+from meshd.notify.message import Message
+from meshd.notify.receiver import Receiver
+from meshd.plan.notices import FIRST_PAUSE_S
 from meshd.store.journal import Journal
 from meshd.store.notices import ToldReceivers
 from tests.clocks import HandClock
@@ -58,7 +66,7 @@ class Meshd:
                 await self.controller.reconcile()
 
     def told(self) -> list[str]:
-        return [one.text for one in self.journal.events(limit=100) if one.kind == "notify"]
+        return [text for (text,) in self.journal.rows("SELECT text FROM events WHERE kind = 'notify' ORDER BY id")]
 
 
 def trouble() -> s.ProblemView:
@@ -164,6 +172,179 @@ async def test_one_that_cannot_be_used_is_a_problem_and_one_that_left_is_forgott
         await it.after(0)
     assert it.journal.rows("SELECT * FROM told_receivers") == []
     await it.close()
+
+
+def fill_up(journal: Journal) -> None:
+    for length in (400, 1):  # the last free bytes of the last page too
+        with pytest.raises(StoreError, match="full"):
+            while True:
+                journal.event(NOW, EventKind.JOURNAL, "n" * length)
+
+
+class Full:
+    """SQLite may not let the file grow: it has no page left either."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def fill(self, journal: Journal) -> None:
+        with journal.writing() as db:
+            db.execute("PRAGMA max_page_count = 1")
+        fill_up(journal)
+
+    def free(self, journal: Journal) -> None:
+        with journal.writing() as db:
+            db.execute("PRAGMA max_page_count = 100000")
+
+
+class FullDisk(Full):
+    """The disk has no byte left."""
+
+    def fill(self, journal: Journal) -> None:
+        with (self.directory / "other").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+            while True:
+                file.write(b"x" * 4096)
+        fill_up(journal)
+
+    def free(self, journal: Journal) -> None:
+        (self.directory / "other").unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[FullDisk]:
+    """A disk of its own for the journal."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount a small disk")
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(small)], check=True)
+    try:
+        yield FullDisk(small)
+    finally:
+        subprocess.run(["umount", "--lazy", str(small)], check=True)
+
+
+@pytest.fixture(params=["pages", "disk"])
+def full(request: pytest.FixtureRequest, tmp_path: Path) -> Full:
+    """A journal that can be made full: by SQLite's own limit, or by the disk."""
+    return Full(tmp_path) if request.param == "pages" else request.getfixturevalue("disk")
+
+
+def codes(it: Meshd) -> list[str]:
+    return [one.code for one in it.controller.problems()]
+
+
+async def test_a_full_disk_after_a_delivery_repeats_nothing_and_is_a_problem(full: Full) -> None:
+    async with hook() as server, hook() as other:
+        server.hangs = True
+        it = Meshd(full.directory, ops=NotifySettings(url=server.url), two=NotifySettings(url=other.url))
+        it.problems = [trouble()]
+        await it.after(0)
+        await it.after(91)
+        await it.until(lambda: server.got and len(it.told()) == 1)
+        assert not codes(it)
+        full.fill(it.journal)  # while the message is on its way
+        server.released.set()
+        await it.until(lambda: codes(it) == ["notify_not_written"])
+        for _ in range(60):
+            await it.after(2)
+        assert (len(server.got), len(other.got)) == (1, 1), "each was told once"
+
+        # It goes on: what begins and ends now is told, once, also to a receiver that fails now and then.
+        server.status = 503
+        it.problems = [problem(ProblemCode.BUDGET_WARNING, "error", "no money", "wait")]
+        for _ in range(70):
+            await it.after(2)
+            await asyncio.sleep(0.01)
+        await it.until(lambda: len(other.got) == 2)
+        assert 2 <= len(server.got) - 1 <= 1 + (2 * 70 - 90) / FIRST_PAUSE_S, "one try in each pause"
+        server.status = 200
+        for _ in range(5):
+            await it.after(5)
+            await asyncio.sleep(0.05)
+        await it.until(lambda: states(server)[-1] == states(other)[-1])
+        for _ in range(5):
+            await it.after(60)
+            await asyncio.sleep(0.05)
+        await it.until(lambda: states(server)[-1] == states(other)[-1])
+        assert states(other)[1:] == [[("begun", "budget_warning")], [("resolved", "slurm_unreadable")]]
+        assert "notify_not_written" in codes(it)
+
+        full.free(it.journal)
+        await it.after(11)
+        assert not codes(it)
+        sent = len(server.got), len(other.got)
+        assert len([one for one in it.told() if one.startswith("two")]) == 3, "the events were written later"
+        await it.close()
+        it.open()
+        for _ in range(5):
+            await it.after(60)
+        assert (len(server.got), len(other.got)) == sent, "the next life knows all"
+        await it.close()
+
+
+async def test_a_life_that_ends_on_a_full_disk_lets_the_next_one_repeat_once(full: Full) -> None:
+    async with hook() as server:
+        server.hangs = True
+        it = Meshd(full.directory, ops=NotifySettings(url=server.url))
+        it.problems = [trouble()]
+        await it.after(0)
+        await it.after(91)
+        await it.until(lambda: server.got)
+        full.fill(it.journal)
+        server.released.set()
+        await it.until(lambda: codes(it))
+        await it.close()
+        it.open()
+        for _ in range(10):
+            await it.after(60)
+            await asyncio.sleep(0.01)
+        await it.close()
+    assert states(server) == [[("begun", "slurm_unreadable")]] * 2
+    assert len({headers["X-Meshd-Delivery"] for _, headers, _ in server.got}) == 1
+
+
+async def test_a_receiver_that_leaves_the_settings_on_a_full_disk_is_forgotten_later(disk: FullDisk) -> None:
+    async with hook() as server:
+        it = Meshd(disk.directory, ops=NotifySettings(url=server.url))
+        it.problems = [trouble()]
+        await it.after(0)
+        disk.fill(it.journal)
+        it.live.settings = live_settings(notify={}).settings
+        assert await it.controller.reconcile() is not None, "it comes again"
+        assert codes(it) == ["notify_not_written"]
+        disk.free(it.journal)
+        await it.after(11)
+        assert (await it.controller.reconcile(), codes(it)) == (None, [])
+        assert it.journal.rows("SELECT * FROM told_receivers") == []
+        await it.close()
+
+
+class Faulty(Receiver):
+    """One with a fault of meshd's own in it."""
+
+    async def send(self, message: Message, at: datetime) -> str:
+        raise RuntimeError("a fault of ours")
+
+
+async def test_a_fault_of_ours_in_a_delivery_ends_the_pass_and_is_tried_again_after_the_pause(tmp_path: Path) -> None:
+    async with hook() as good:
+        it = Meshd(tmp_path, bad=NotifySettings(url=good.url), good=NotifySettings(url=good.url))
+        it.problems = [trouble()]
+        await it.after(0)
+        one = it.controller._receivers["bad"]
+        it.controller._receivers["bad"] = Faulty(**{f.name: getattr(one, f.name) for f in fields(one)})
+        raised = 0
+        for _ in range(60):
+            try:
+                await it.after(5)
+            except RuntimeError:  # `keep_running` logs it, with where it happened
+                raised += 1
+            await asyncio.sleep(0.02)
+        assert 2 <= raised <= 1 + (5 * 60 - 90) / FIRST_PAUSE_S
+        assert codes(it) == ["notify_fails"] and len(good.got) == 2
+        await it.close()
+    assert states(good)[0] == [("begun", "slurm_unreadable")]
 
 
 async def test_a_test_tells_what_each_answered(tmp_path: Path) -> None:

@@ -49,13 +49,14 @@ class Hook:
     body: bytes = b"thanks"
     headers: dict[str, str] = field(default_factory=dict)
     hangs: bool = False
+    released: asyncio.Event = field(default_factory=asyncio.Event)
     got: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
     url: str = ""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.got.append((request.path, dict(request.headers), await request.read()))
         if self.hangs:
-            await asyncio.sleep(3600)
+            await self.released.wait()
         return web.Response(status=self.status, body=self.body, headers=self.headers)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from meshd.codes import EventKind
 from meshd.errors import StoreError
 from meshd.model.cooldown import Cooldown, CooldownCause, CooldownKey
 from meshd.model.desired import Target
@@ -142,6 +143,28 @@ def test_a_full_disk_is_an_error_and_memory_does_not_run_ahead(tmp_path: Path) -
     again = Journal(tmp_path / "j.db")
     assert len(again.machines()) == int(done.stdout)
     again.close()
+
+
+def test_a_full_file_is_told_as_such_and_takes_nothing_of_what_is_written_together(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db")
+    with journal.writing() as db:
+        db.execute("PRAGMA max_page_count = 1")
+    for length in (400, 1):
+        with pytest.raises(StoreError, match="full"):
+            while True:
+                journal.event(NOW, EventKind.JOURNAL, "n" * length)
+    kept = journal.rows("SELECT count(*) FROM events")
+    for _ in range(2):
+        with pytest.raises(StoreError, match="full"), journal.together():
+            for _ in range(100):
+                journal.event(NOW, EventKind.JOURNAL, "together")
+    assert journal.rows("SELECT count(*) FROM events") == kept
+    with journal.writing() as db:
+        db.execute("PRAGMA max_page_count = 100000")
+    with journal.together():
+        journal.event(NOW, EventKind.JOURNAL, "after")
+    assert journal.rows("SELECT count(*) FROM events") == [(kept[0][0] + 1,)]
+    journal.close()
 
 
 def test_a_listener_is_called_once_it_is_durable(tmp_path: Path) -> None:
