@@ -30,6 +30,7 @@ class ProblemCode(StrEnum):
     FROZEN = "frozen"
 
     # Machines and the journal.
+    RESTORED_UNLISTED = "restored_unlisted"
     TICK_FAILED = "tick_failed"
     STEP_FAILED = "step_failed"
     MACHINE_LOST = "machine_lost"
@@ -172,6 +173,7 @@ class WarningCode(StrEnum):
     """What a plan warns of. One that keeps a pool from its target is also a problem in `meshctl status`."""
 
     FROZEN = "frozen"
+    RESTORED_UNLISTED = "restored_unlisted"
     LAUNCHES_HELD = "launches_held"
     AUTH_KEY_DEAD = "auth_key_dead"
     NO_IPV4 = "no_ipv4"
@@ -195,6 +197,8 @@ class DemandCode(StrEnum):
 
     FROZEN = "frozen"
     """Somebody froze meshd."""
+    RESTORED_UNLISTED = "restored_unlisted"
+    """An older journal was restored, and a cloud of the pool was not listed since."""
     AUTH_KEY_DEAD = "auth_key_dead"
     NO_IPV4 = "no_ipv4"
     POOL_COOLING = "pool_cooling"

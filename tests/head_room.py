@@ -15,6 +15,7 @@ from meshd.daemon.head_api.audit import AuditService, AuditSources
 from meshd.daemon.head_api.freeze import FreezeService
 from meshd.daemon.head_api.service import HeadService
 from meshd.daemon.machine_logs import MachineLogs
+from meshd.daemon.machines.restored import RestoreWatch
 from meshd.daemon.money.service import CostService
 from meshd.daemon.money.uses import JobUses
 from meshd.daemon.nodes.wiring import NodeReporter
@@ -39,6 +40,7 @@ from meshd.store.kept_logs import KeptLogs
 from meshd.store.ledger import Ledger
 from meshd.store.machine_keys import OpenKeys
 from meshd.store.notices import ToldReceivers
+from meshd.store.restores import Restores
 from meshd.tailnet.keystore import KeyStore
 from tests.host_room import host_parts
 from tests.image_room import image_parts
@@ -118,7 +120,8 @@ class HeadRoom(Small):
         self.notifications = NotificationController(
             live_settings(), ToldReceivers(self.journal), lambda: None, self.journal.machines, self.clock
         )
-        self.frozen = FreezeService(self.freezes, self.clock, lambda: None)
+        self.restores = RestoreWatch(Restores(self.journal, self.clock.now()), live, self.clock)
+        self.frozen = FreezeService(self.freezes, self.clock, lambda: None, self.restores)
         report = Report(
             self.frozen, SourceReporter(lambda: self.seen, self.journal, ping), self.reconciler, price_service,
             NodeReporter(live, self.machine_store, nodes, self.desired, lambda: self.seen, WITHOUT_API),

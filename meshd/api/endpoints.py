@@ -165,7 +165,8 @@ FREEZE: Write[s.FreezeRequest, s.FreezeAnswer] = Write(
 )  # fmt: skip
 THAW: Write[s.ThawRequest, s.FreezeAnswer] = Write(
     "thaw", "POST", "/v1/thaw", s.ThawRequest, s.FreezeAnswer,
-    "meshd rents and ends machines again. It is no error where nothing was frozen.",
+    "meshd rents and ends machines again. It is no error where nothing was frozen. With a provider: meshd goes on "
+    "without a listing of it after a restore.",
 )  # fmt: skip
 HOSTS: Read[None, s.HostsView] = Read(
     "hosts", "GET", "/v1/hosts", None, s.HostsView, "Owned machines, and invitations that nobody has redeemed yet.",

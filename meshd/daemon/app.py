@@ -27,6 +27,7 @@ from meshd.daemon.live_settings import LiveSettings, Reload
 from meshd.daemon.machine_logs import MachineLogs
 from meshd.daemon.machine_store import MachineStore
 from meshd.daemon.machines.desired_state import DesiredState, pod_limits
+from meshd.daemon.machines.restored import RestoreWatch
 from meshd.daemon.machines.wiring import MachineParts
 from meshd.daemon.machines.wiring import build as build_machines
 from meshd.daemon.money.report import BudgetReporter
@@ -84,6 +85,7 @@ from meshd.store.ledger import Ledger
 from meshd.store.ledger_copy import LedgerCopy
 from meshd.store.munge_rotations import MungeRotations
 from meshd.store.notices import ToldReceivers
+from meshd.store.restores import Restores
 from meshd.tailnet.link import HeadTailnet
 from meshd.tailnet.watcher import TailnetWatcher
 
@@ -153,7 +155,8 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     providers = guards.around_all({**ports.providers, **static})
     bakes = Bakes(journal)
     freezes = Freezes(journal, clock.now())
-    frozen = FreezeService(freezes, clock, awake.set)
+    restores = RestoreWatch(Restores(journal, clock.now()), live, clock)
+    frozen = FreezeService(freezes, clock, awake.set, restores)
 
     def freeze() -> Freeze | None:
         return freezes.current
@@ -186,6 +189,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     desired = DesiredState(
         live, journal, providers, slurm_files, promises, sources.slurm, clock, ledger,
         may_change_devices=keys.api is not None, hosts=hosts.all, freeze=freeze,
+        restored=restores.current,
     )  # fmt: skip
     head_key = HeadKey(settings.cluster.ssh_key)
     accounts = HeadAccounts(ports.accounts, live, clock, settings.cluster.state_dir)
@@ -238,6 +242,7 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
         machine_logs=machine_logs, wait_until_quiet=quiesce.wait_until_quiet, awake=awake,
         followers=(live, promises, roster, head_exports, node_settings, slurm_files, slots),
         tick_took_s=metrics.tick_seconds.observe, images=images, freeze=freeze,
+        restored=restores.look,
     )  # fmt: skip
     nodes = build_nodes(
         live, store, tokens=ports.tokens, agents=agents, reports=reports, tailnet=tailnet, slurm=sources.slurm,

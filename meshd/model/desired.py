@@ -12,6 +12,7 @@ from meshd.model.cooldown import Cooldown, CooldownKey
 from meshd.model.freeze import Freeze
 from meshd.model.guards import Guards
 from meshd.model.host import Host
+from meshd.model.restored import Restored
 from meshd.provider_api import ProviderCapabilities
 
 SpotPolicy: TypeAlias = Literal["never", "if_cheaper", "prefer", "only"]
@@ -184,6 +185,7 @@ class Desired:
         budget: what may be spent over all pools and in each, and what is spent.
         hosts: owned machines, and invitations.
         freeze: while there is one, nothing is rented and nothing is ended.
+        restored: the clouds that were not listed since an older journal was restored; None: there is none.
         guards: how much is done at a time.
         launches: when each order of the last interval of the guards went out.
     """
@@ -197,6 +199,7 @@ class Desired:
     budget: Budget = field(default_factory=Budget)
     hosts: tuple[Host, ...] = ()
     freeze: Freeze | None = None
+    restored: Restored | None = None
     guards: Guards = field(default_factory=Guards)
     launches: tuple[datetime, ...] = ()
 

@@ -39,8 +39,12 @@ AGAIN_S = 300
 MOVES_S = 30
 """For so long a job goes back to the queue whose nodes leave, so that it gets all of them in another place."""
 
+ENDS_SOMEHOW = frozenset({DemandCode.FROZEN, DemandCode.RESTORED_UNLISTED})
+"""A freeze ends when somebody ends it, and a cloud can be listed again at any time."""
+
 _CODES = {
     WarningCode.FROZEN: DemandCode.FROZEN,
+    WarningCode.RESTORED_UNLISTED: DemandCode.RESTORED_UNLISTED,
     WarningCode.AUTH_KEY_DEAD: DemandCode.AUTH_KEY_DEAD,
     WarningCode.NO_IPV4: DemandCode.NO_IPV4,
     WarningCode.POOL_COOLING: DemandCode.POOL_COOLING,
@@ -124,8 +128,7 @@ class DemandGrowth:
             found = self._hindered(self._hindrance)
             if found is None:
                 return OpenSlots(free)
-            # A freeze ends when somebody ends it.
-            until = None if found.code is DemandCode.FROZEN else found.until
+            until = None if found.code in ENDS_SOMEHOW else found.until
             return OpenSlots(0, found.code, found.reason, until)
         if not self._fit:
             if self._unread():
@@ -290,6 +293,12 @@ class DemandGrowth:
         cooling = warning.code is WarningCode.POOL_COOLING and cooldown is not None
         if cooling and cooldown is not None and cooldown.cause is CooldownCause.PAUSE:
             return None
+        restored = self._desired.restored
+        if warning.code is WarningCode.RESTORED_UNLISTED and restored is not None:
+            # At first its listing is only about to come.
+            if (self._given.now - restored.at).total_seconds() < UNREAD_PATIENCE_S:
+                return None
+            return _Refusal(_CODES[warning.code], restored.words(), again_at(self._given.now))
         until = cooldown.until if cooling and cooldown is not None else again_at(self._given.now)
         freeze = self._desired.freeze
         return _Refusal(_CODES[warning.code], freeze.words if freeze is not None else warning.reason, until)

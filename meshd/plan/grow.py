@@ -23,6 +23,7 @@ from meshd.plan.devices import NO_IPV4_CURE
 from meshd.plan.gang import cheapest_in_one, fullest_in_one, group_of, groups_of, is_gang, place
 from meshd.plan.placement import amount, overshoot_most, spot_policy, usable
 from meshd.plan.plan_input import PlanInput
+from meshd.plan.restored import cure
 from meshd.plan.room import Money, Room, room
 from meshd.plan.shortage import Shortage
 from meshd.plan.tried_alone import TriedAlone
@@ -173,6 +174,10 @@ def hindrance_of(desired: Desired, pool: Pool, given: PlanInput) -> Warn | None:
     if desired.freeze is not None:
         text = f"no new machines: {desired.freeze.words}"
         return Warn(pool.name, text, WarningCode.FROZEN, freeze.CURE)
+    restored = desired.restored
+    if restored is not None and pool.name in restored.pools:
+        text = f"no new machines: {restored.words()}"
+        return Warn(pool.name, text, WarningCode.RESTORED_UNLISTED, cure(restored.unlisted))
     if given.dead_key:
         return Warn(pool.name, f"no new machines: {given.dead_key}", WarningCode.AUTH_KEY_DEAD, DEAD_KEY_CURE)
     if given.no_ipv4:

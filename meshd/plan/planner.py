@@ -26,6 +26,7 @@ from meshd.plan.plan_input import PlanInput
 from meshd.plan.pool_plan import pool_plan
 from meshd.plan.prices import stale_warnings
 from meshd.plan.replace import replacement
+from meshd.plan.restored import unheld
 from meshd.plan.room import Money
 
 
@@ -67,19 +68,20 @@ def plan(
     steps += allowed(desired, (s for s in kill_steps(desired.budget, machines, given) if s.subject not in busy))
     if desired.freeze is None:
         steps += [step for step in withdrawn(desired, machines, now) if step.subject not in busy]
+    of_name = {str(machine.name): machine for machine in machines}
+    steps = unheld(desired, of_name, steps)
     ended = {step.subject for step in steps}
     money = Money(desired.budget, now)  # the pools share it
     pools = [
         pool_plan(desired, pool, by_pool.get(pool.name, []), snapshot, given, money) for pool in desired.pools.values()
     ]
-    steps += allowed(
-        desired,
-        (step for one in pools for step in one.steps if step.subject not in busy and step.subject not in ended),
-    )
+    of_pools = (step for one in pools for step in one.steps if step.subject not in busy and step.subject not in ended)
+    steps += unheld(desired, of_name, allowed(desired, of_pools))
     steps = with_calls(desired, steps)
     shrinking = {step.subject for step in steps if isinstance(step, Remove)}
     replacements = [step for step in _replacements(desired, by_pool, given, busy) if step.subject not in shrinking]
-    steps += allowed(desired, replacements[: leaving_room(desired.guards, machines, given.slurm)])
+    replacements = unheld(desired, of_name, allowed(desired, replacements))
+    steps += replacements[: leaving_room(desired.guards, machines, given.slurm)]
     steps += stale_warnings(desired, tuple(steps), now)
     orphans = _orphans(desired, machines, snapshot, given, busy, ended_ids, late_ids, first_seen or {})
     decided = {step.subject for step in steps}
@@ -90,9 +92,9 @@ def plan(
         if machine.name not in busy and machine.name not in decided and machine.name not in sent.waiting:
             step = next_step(machine, given)
             if step is not None and not (machine.name in orphans.succeeded and isinstance(step, (Move, Leave, Drain))):
-                steps += allowed(desired, [step])
+                steps += unheld(desired, of_name, allowed(desired, [step]))
     steps = _without_what_waits(steps, machines, orphans)
-    steps += allowed(desired, orphans.steps)
+    steps += unheld(desired, of_name, allowed(desired, orphans.steps))
     steps = launched_together(steps, {machine.name: machine for machine in machines})
     steps += sent.warning(desired.guards)
     return Plan(

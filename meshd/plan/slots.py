@@ -37,6 +37,7 @@ _SHORT = {
     DemandCode.BUDGET: "the budget is used up", DemandCode.LIMIT_IN_ALL: "the limit in USD is reached",
     DemandCode.POOL_COOLING: "its machines failed", DemandCode.AUTH_KEY_DEAD: "the auth key is dead",
     DemandCode.NO_IPV4: "the tailnet has no IPv4", DemandCode.FROZEN: "frozen",
+    DemandCode.RESTORED_UNLISTED: "a cloud was not listed since a restore",
 }  # fmt: skip
 
 

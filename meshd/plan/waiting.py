@@ -20,6 +20,7 @@ from meshd.model.machine import COUNTS_AS_SUPPLY, Machine, Phase
 from meshd.model.observed import SlurmJob, SlurmView
 from meshd.model.plan import OpenSlots, Plan, RefusedDemand
 from meshd.plaintext import counted, plain
+from meshd.plan.demand_growth import ENDS_SOMEHOW
 from meshd.plan.gang import group_of, place
 from meshd.plan.placement import cooldown_of, misses
 from meshd.plan.promise import suiting
@@ -181,8 +182,8 @@ def _waits_for(job: SlurmJob, partition: str, closed: OpenSlots) -> bool:
 
 
 def _until(refused: RefusedDemand) -> datetime | None:
-    """When it is tried again, for people: a freeze ends when somebody ends it."""
-    return None if refused.code is DemandCode.FROZEN else refused.until
+    """When it is tried again, for people, where that is known."""
+    return None if refused.code in ENDS_SOMEHOW else refused.until
 
 
 def _configuring(

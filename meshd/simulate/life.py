@@ -13,6 +13,7 @@ from meshd.api.node_schema import HeartbeatIn, PathIn, PathsIn
 from meshd.codes import EventKind
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.machine_store import MachineStore
+from meshd.daemon.machines.restored import RestoreWatch
 from meshd.daemon.machines.wiring import build as build_machines
 from meshd.daemon.nodes.admission import accept_join
 from meshd.daemon.observe.agent_reports import NodeReports
@@ -38,6 +39,7 @@ from meshd.provider_api import Instance, Offer
 from meshd.simulate.world import World
 from meshd.store.freezes import Freezes
 from meshd.store.journal import Journal
+from meshd.store.restores import Restores
 
 T = TypeVar("T")
 FACTS = NodeFacts(NodeShape(8, 1, 1, 8, 1, 65536), (), "24.11.5", "1.102.5", "0.1.0", "debian 13", "x86_64", 0.0)
@@ -67,13 +69,14 @@ class Life:
         self.machine_store = MachineStore(self.journal, world.clock, lambda: None)
         self.reports = NodeReports()
         self.freezes = Freezes(self.journal, world.clock.now())
+        self.restores = RestoreWatch(Restores(self.journal, world.clock.now()), live, world.clock)
         world.frozen = self.freezes.current is not None
         self.lag = LoopLag(world.clock)
         self.in_phase_s: dict[str, tuple[Phase, float]] = {}
         machines = build_machines(
             live, self.machine_store, providers=world.clouds(), slurm=world, agents=world, devices=world,
             user_data=world, desired=self.desired, snapshot=self.snapshot, list_again=lambda _: None,
-            reports=self.reports, freeze=lambda: self.freezes.current,
+            reports=self.reports, freeze=lambda: self.freezes.current, restored=self.restores.look,
         )  # fmt: skip
         self.executor, self.reconciler = machines.executor, machines.controller
 

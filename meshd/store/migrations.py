@@ -158,6 +158,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             step_s INTEGER NOT NULL, at INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (step_s, at)) STRICT""",
     ),
     ("CREATE TABLE told_receivers (name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",),
+    # At most one row, "meshd": an older journal was restored, and not all clouds were listed since.
+    ("CREATE TABLE restores (name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT",),
 )
 
 

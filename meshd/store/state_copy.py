@@ -34,6 +34,7 @@ from meshd.runtime.aside import PREFIX, aside, forget_old
 from meshd.runtime.strict_tar import unpack, write_end, write_member
 from meshd.store.database import take_lock
 from meshd.store.migrations import MIGRATIONS, form
+from meshd.store.restored_mark import mark
 
 JOURNAL = "journal.db"
 UNFINISHED = ".restore-"
@@ -120,6 +121,7 @@ def import_(directory: Path, source: BinaryIO, now: datetime, *, back: bool = Fa
                 _check_journal(new / JOURNAL)
                 if back:
                     _check_newcomers(directory / JOURNAL, new / JOURNAL)
+                mark(new / JOURNAL, now)
             found = _exchange(directory, new, names, now)
         finally:
             shutil.rmtree(new, ignore_errors=True)

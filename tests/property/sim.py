@@ -66,7 +66,7 @@ class Checked(Life):
         now = self.world.clock.now()
         return Desired(
             "lab", {self.pool.name: self.pool}, self.journal.targets(), self.policy, self.journal.cooldowns(now),
-            self.journal.expired_cooldowns(now), freeze=self.freezes.current,
+            self.journal.expired_cooldowns(now), freeze=self.freezes.current, restored=self.restores.current(),
         )  # fmt: skip
 
     def freeze_or_thaw(self, does: bool) -> None:

@@ -1,7 +1,7 @@
 """An older journal is restored: it has machines that have ended, and lacks others that live.
 
-Whatever happened in between, and whether tailnet or Slurm can be read first: as many machines as the target says live
-on, none is rented beside them, none of them is ended, and no job is lost.
+Whatever happened in between, and whether cloud, tailnet or Slurm can be read first: as many machines as the target says
+live on, none is rented beside them, none of them is ended, and no job is lost.
 """
 
 from __future__ import annotations
@@ -17,17 +17,24 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from meshd.config import PoolSettings, ProviderSettings
 from meshd.model.desired import Policy, Target
 from meshd.model.machine import Phase, Removal
 from meshd.model.observed import Snapshot, Unavailable
 from meshd.provider_api import ProviderCapabilities
+from meshd.simulate.life import Life
+from meshd.store.restored_mark import mark
 from tests.clocks import SimClock
-from tests.property.sim import LAG_MAX_S, SMALL, START, Daemon, Violation, World
+from tests.live import live_settings
+from tests.property.sim import CLOUD, LAG_MAX_S, OFFERS, SMALL, START, TIMING, Daemon, Violation, World, policy_of
 from tests.tiers import bounded
 
+LIVE = live_settings(
+    timing=TIMING, providers={CLOUD: ProviderSettings()}, pools={"h100": PoolSettings(gpu="h100", max_nodes=6)}
+)
 GAP_S = 15
 ROUNDS = 120
 POLICY = Policy(listing_lag_s=LAG_MAX_S + 5, launch_settle_s=25.0, orphan_grace_s=120)
@@ -39,11 +46,12 @@ class History:
 
     Attributes:
         target: from the begin to the end.
-        backup_round: in this round the backup is made, also while machines are on their way.
+        backup_round: after so many rounds the backup is made, also before anything was rented, and while machines are
+            on their way.
         leave: after it these go, one after the other, and others come: the index among those that are there, and
             whether the cloud ends it by itself.
         rest_s: how long the head is off then.
-        away_s: how long after the new head's start tailnet and Slurm cannot be read.
+        away_s: how long after the new head's start tailnet, Slurm and the cloud cannot be read.
         times: the cloud says when it launched a machine.
         works: jobs start on nodes.
     """
@@ -52,7 +60,7 @@ class History:
     backup_round: int
     leave: tuple[tuple[int, bool], ...]
     rest_s: int
-    away_s: tuple[int, int]
+    away_s: tuple[int, int, int]
     times: bool = True
     works: bool = False
 
@@ -60,8 +68,12 @@ class History:
 class Restored(Daemon):
     """A meshd whose sources can be read one after the other."""
 
-    away_s: tuple[float, ...] = (0, 0)
+    away_s: tuple[float, ...] = (0, 0, 0)
     times = True
+
+    def __init__(self, world: World, path: Path) -> None:
+        self.pool, self.policy = SMALL, policy_of(world, POLICY)
+        Life.__init__(self, world, path, LIVE, {CLOUD: OFFERS})
 
     def snapshot(self) -> Snapshot:
         seen, now = super().snapshot(), self.world.clock.now()
@@ -72,7 +84,9 @@ class Restored(Daemon):
                 for cloud, one in seen.instances.items()
             }
             seen = replace(seen, instances=listed)
-        tailnet_s, slurm_s = self.away_s
+        tailnet_s, slurm_s, cloud_s = self.away_s
+        if self.world.clock.t_s < cloud_s:
+            seen = replace(seen, instances=dict.fromkeys(seen.instances, gone))
         if self.world.clock.t_s < tailnet_s:
             self.fresh_since.pop("tailnet", None)
             seen = replace(seen, tailnet=gone)
@@ -120,12 +134,11 @@ async def live(history: History, path: Path) -> None:
         world.start_jobs = lambda _: None  # type: ignore[method-assign]
     daemon: Daemon = Daemon(world, path, SMALL, POLICY)
     daemon.journal.set_target(Target("h100", history.target), "said root", world.clock.now())
-    copy, published = path.with_suffix(".old"), dict(world.published)
-    for round_ in range(history.backup_round + 1):
+    copy = path.with_suffix(".old")
+    for _ in range(history.backup_round):
         await one_round(world, daemon)
-        if round_ == history.backup_round:
-            backup(path, copy)
-            published = dict(world.published)
+    backup(path, copy)
+    published = dict(world.published)
     await until_rest(world, daemon, history.target)
     for index, by_itself in history.leave:
         one = sorted(alive(world))[index % history.target]
@@ -141,8 +154,9 @@ async def live(history: History, path: Path) -> None:
     for file in path.parent.glob(f"{path.name}*"):
         file.unlink()
     shutil.copy(copy, path)
+    mark(path, world.clock.now())
     world.move_on(history.rest_s)
-    restored = Restored(world, path, SMALL, POLICY)
+    restored = Restored(world, path)
     start_s = world.clock.t_s
     restored.away_s = tuple(start_s + one for one in history.away_s)
     restored.times = history.times
@@ -163,10 +177,10 @@ async def live(history: History, path: Path) -> None:
 histories = st.builds(
     History,
     target=st.integers(1, 4),
-    backup_round=st.integers(0, 12),
+    backup_round=st.integers(0, 13),
     leave=st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=4).map(tuple),
     rest_s=st.integers(1, 3000),
-    away_s=st.tuples(*(st.sampled_from((0, 0, 20, 60, 300)) for _ in range(2))),
+    away_s=st.tuples(*(st.sampled_from((0, 0, 20, 60, 300, 900)) for _ in range(3))),
     times=st.booleans(),
     works=st.booleans(),
 )
@@ -181,5 +195,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @settings(max_examples=bounded(40, 3000), deadline=None)
 @given(history=histories)
+@example(history=History(target=3, backup_round=0, leave=(), rest_s=1, away_s=(0, 0, 300)))
+@example(history=History(target=3, backup_round=13, leave=((1, True), (1, False)), rest_s=600, away_s=(0, 0, 900)))
 def test_a_restored_journal_keeps_every_machine_and_rents_none(history: History, paths: Iterator[Path]) -> None:
     asyncio.run(live(history, next(paths)))

@@ -32,7 +32,14 @@ class FreezeRequest(Request):
 
 
 class ThawRequest(Request):
-    """End the freeze."""
+    """End the freeze.
+
+    Attributes:
+        provider: only go on without a listing of this cloud, which meshd waits for since an older journal was
+            restored; a freeze holds on. "": end the freeze.
+    """
+
+    provider: Annotated[str, Field(max_length=100), AfterValidator(plain)] = ""
 
 
 class FreezeAnswer(Document):

@@ -18,7 +18,7 @@ from meshd.daemon.machines import problems
 from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.policies import Policies
 from meshd.errors import IllegalMove, StoreError
-from meshd.model.desired import Desired
+from meshd.model.desired import Desired, Policy
 from meshd.model.machine import Machine, Phase, set_with_clock, without_future
 from meshd.model.observed import Fresh, Snapshot
 from meshd.model.plan import Launch, Plan, RecordDevice, RecordFitness, RecordPublished, RequestMachine, Step
@@ -78,6 +78,7 @@ class MachineController(Controller):
         awake: set to start a tick now; its own event when none is given.
         followers: woken after each tick: what they do follows from the journal.
         tick_took_s: called with the seconds that each tick took.
+        restored: notes which clouds were listed since an older journal was restored.
 
     Attributes:
         last: the last tick.
@@ -99,6 +100,7 @@ class MachineController(Controller):
         awake: asyncio.Event | None = None,
         followers: Sequence[Wakes] = (),
         tick_took_s: Callable[[float], object] = lambda _: None,
+        restored: Callable[[Snapshot, Policy], None] = lambda _, __: None,
     ) -> None:
         super().__init__(clock, awake)
         self._machine_store = machine_store
@@ -109,6 +111,7 @@ class MachineController(Controller):
         self._snapshot = snapshot
         self._followers = followers
         self._tick_took_s = tick_took_s
+        self._restored = restored
         self._first_seen: dict[_Key, datetime] = {}
         self._clock_steps = ClockSteps(clock)
         self._clock_since = clock.now()
@@ -141,6 +144,9 @@ class MachineController(Controller):
             self._heal_times(now)
             self._policies.look(snapshot, now)
             desired = self._desired()
+            if desired.restored is not None:
+                self._restored(snapshot, desired.policy)
+                desired = self._desired()
             machines = self._machines(desired)
             strangers = self._strangers(machines, snapshot, now)
             self._first_seen = strangers.first_seen

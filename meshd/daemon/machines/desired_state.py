@@ -16,6 +16,7 @@ from meshd.model.desired import Desired, Policy, Pool, Promise
 from meshd.model.freeze import Freeze
 from meshd.model.host import Host
 from meshd.model.observed import SlurmView, value_of
+from meshd.model.restored import Restored
 from meshd.plan.ledger import budget_of
 from meshd.plan.provider_capabilities import limits, rents_pods
 from meshd.provider_api import Provider
@@ -150,6 +151,7 @@ class DesiredState:
         may_change_devices: the tailnet's API can be asked to change devices.
         hosts: owned machines, and invitations.
         freeze: the freeze that holds; None for none.
+        restored: the clouds that were not listed since an older journal was restored; None for none.
     """
 
     def __init__(
@@ -166,8 +168,10 @@ class DesiredState:
         may_change_devices: bool,
         hosts: Callable[[], tuple[Host, ...]] = tuple,
         freeze: Callable[[], Freeze | None] = lambda: None,
+        restored: Callable[[], Restored | None] = lambda: None,
     ) -> None:
         self._freeze = freeze
+        self._restored = restored
         self._launches = Launches(journal, clock.now())
         self._hosts = hosts
         self._live = live
@@ -205,6 +209,7 @@ class DesiredState:
             budget=self._budget(now),
             hosts=self._hosts(),
             freeze=self._freeze(),
+            restored=self._restored(),
             guards=settings.guards.guards,
             launches=self._launches.within(settings.guards.launch_interval_s, now),
         )  # fmt: skip

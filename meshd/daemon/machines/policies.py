@@ -128,6 +128,7 @@ class IdleWatch:
         self._idle = idle_since(self._idle, machines, cluster_view, by_queue) if machines else {}
         if desired.freeze is not None:
             return
+        unlisted = desired.restored.unlisted if desired.restored is not None else frozenset()
         every = [machine for machines_of_one in of_pool.values() for machine in machines_of_one]
         room = leaving_room(desired.guards, every, cluster_view.slurm)
         leave = [
@@ -139,7 +140,7 @@ class IdleWatch:
         ]  # fmt: skip
         leave.sort(key=lambda one: self._idle[one[1].machine.name])
         for pool, found in leave[:room]:
-            if found.machine.name not in self._executor.busy:
+            if found.machine.name not in self._executor.busy and found.machine.provider not in unlisted:
                 # The machine first: were meshd killed in between, the target would call it back.
                 name, reason = found.machine.name, f"{found.reason}: it is given back"
                 self._machine_store.change(name, EventKind.REMOVE, reason, removal=Removal.SCALE_DOWN, reason=reason)

@@ -18,7 +18,7 @@ from meshd.daemon.machines.executor import Executor
 from meshd.daemon.machines.node_steps import Agents, Devices, NodeSteps, SlurmControl
 from meshd.daemon.machines.policies import Policies
 from meshd.daemon.observe.agent_reports import NodeLogs, NodeReports
-from meshd.model.desired import Desired
+from meshd.model.desired import Desired, Policy
 from meshd.model.freeze import Freeze
 from meshd.model.observed import Snapshot
 from meshd.provider_api import Provider
@@ -64,6 +64,7 @@ def build(
     tick_took_s: Callable[[float], object] = lambda _: None,
     images: BootImages = NO_IMAGES,
     freeze: Callable[[], Freeze | None] = lambda: None,
+    restored: Callable[[Snapshot, Policy], None] = lambda _, __: None,
 ) -> MachineParts:
     """Make the parts.
 
@@ -87,6 +88,7 @@ def build(
         tick_took_s: see MachineController.
         images: says from which image a machine boots.
         freeze: the freeze that holds; None for none.
+        restored: see MachineController.
     """
     awake = awake or asyncio.Event()
     node_steps = NodeSteps(store, slurm, agents, devices, live, wait_until_quiet, machine_logs)
@@ -105,6 +107,6 @@ def build(
     policies = Policies(store, live, desired, executor, reports, logs)
     controller = MachineController(
         store, executor, policies, live, store.clock, desired=desired, snapshot=snapshot, awake=awake,
-        followers=followers, tick_took_s=tick_took_s,
+        followers=followers, tick_took_s=tick_took_s, restored=restored,
     )  # fmt: skip
     return MachineParts(controller, executor, policies, cloud_steps, node_steps)

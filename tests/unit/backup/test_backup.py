@@ -10,6 +10,7 @@ import tarfile
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from meshd.runtime.aside import KEPT
 from meshd.store import state_copy
 from meshd.store.journal import Journal
 from meshd.store.migrations import MIGRATIONS
+from meshd.store.restores import Restores
 from tests.unit.backup.conftest import HeadFiles, make_head
 from tests.unit.worlds import NOW, Phase, machine
 
@@ -32,6 +34,11 @@ def made(head: HeadFiles, tmp_path: Path) -> bytes:
     work.mkdir()
     archive.make(head.settings, "head", work, out, head.places)
     return out.getvalue()
+
+
+def dump(journal: Path) -> list[str]:
+    with closing(sqlite3.connect(journal)) as db:
+        return list(db.iterdump())
 
 
 def names_in(data: bytes) -> set[str]:
@@ -134,6 +141,24 @@ def test_a_copy_of_the_journal_alone(head: HeadFiles, tmp_path: Path) -> None:
     assert len(done.aside) == 1
 
 
+def test_what_is_put_back_is_marked_as_older_than_the_world(head: HeadFiles, tmp_path: Path) -> None:
+    new = make_head(tmp_path / "new", machines=0)
+    journal = Journal(new.state / "journal.db")
+    assert Restores(journal, NOW).current is None
+    journal.close()
+    put(made(head, tmp_path), new, tmp_path)
+    for _ in range(2):  # the mark is taken once, and what it says survives a restart
+        journal = Journal(new.state / "journal.db")
+        restore_ = Restores(journal, NOW + timedelta(days=36500)).current
+        assert restore_ is not None and abs(restore_.at - datetime.now(UTC)) < timedelta(minutes=1)
+        assert len([one for one in journal.events() if "older journal was restored" in one.text]) == 1
+        journal.close()
+    older = older_copy(head, tmp_path)
+    restore.restore_journal(older.open("rb"), head.state)
+    with closing(sqlite3.connect(head.state / "journal.db")) as db:  # of another form
+        assert db.execute("PRAGMA application_id").fetchone() != (0,)
+
+
 def older_copy(head: HeadFiles, tmp_path: Path) -> Path:
     """The head's journal as a meshd left it whose form was one less."""
     path = tmp_path / f"journal.db.form-{len(MIGRATIONS) - 1}"
@@ -174,7 +199,7 @@ def test_a_damaged_journal_does_not_close_the_way_back(head: HeadFiles, tmp_path
         journal.unlink()
     (head.state / "journal.db").write_bytes(b"nothing of use")
     restore.restore_journal(copy.open("rb"), head.state)
-    assert (head.state / "journal.db").read_bytes() == copy.read_bytes()
+    assert dump(head.state / "journal.db") == dump(copy)
 
 
 def test_what_was_replaced_is_kept_a_few_times(head: HeadFiles, tmp_path: Path) -> None:

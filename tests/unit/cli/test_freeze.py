@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshd.api.endpoints import FREEZE, SCALE, STATUS, THAW
-from meshd.api.schema import FreezeAnswer, FreezeRequest, FreezeView, PlanView, ScaleAnswer, StatusView
+from meshd.api.schema import FreezeAnswer, FreezeRequest, FreezeView, PlanView, ScaleAnswer, StatusView, ThawRequest
 from tests.unit.api.sim_head import SimHead
 from tests.unit.cli.conftest import Meshctl
 from tests.unit.cli.helpers import NOW
@@ -25,6 +25,11 @@ def test_freeze_and_thaw_say_what_holds(head: SimHead, served: SimHead, meshctl:
     head.give(THAW, FreezeAnswer(frozen=False, changed=False))
     assert meshctl("thaw").err.startswith("no change")
     assert meshctl("freeze", "--reason", "x" * 201).code == 2
+    head.give(THAW, FreezeAnswer(frozen=False, changed=True))
+    assert "aws" in meshctl("thaw", "--provider", "aws").err
+    assert [call.request for call in head.calls if call.endpoint is THAW][-1] == ThawRequest(provider="aws")
+    head.give(THAW, FreezeAnswer(frozen=False, changed=False))
+    assert meshctl("thaw", "--provider", "aws").err.startswith("no change")
 
 
 def test_status_begins_with_the_freeze(head: SimHead, served: SimHead, meshctl: Meshctl) -> None:

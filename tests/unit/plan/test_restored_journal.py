@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from meshd.codes import DemandCode, WarningCode
 from meshd.model import plan as p
-from meshd.model.desired import Desired, Pool, Target
-from meshd.model.machine import Machine, Phase
-from meshd.model.observed import AgentReport, Fresh
+from meshd.model.desired import Desired, Pool, Promise, Target
+from meshd.model.machine import Machine, Phase, Removal
+from meshd.model.observed import AgentReport, Fresh, SlurmJob
+from meshd.model.restored import Restored
 from meshd.plan.planner import plan
+from meshd.plan.restored import unheld
 from meshd.provider_api import Instance, InstanceState
 from tests.unit.worlds import GONE_DARK, NOW, OFFER, ago, instance, machine, node, peer, slurm, snapshot, tailnet
 
@@ -140,3 +143,61 @@ def test_nothing_is_rented_while_one_is_too_young_to_be_adopted() -> None:
     (other,) = steps((KEPT,), seen(instance(KEPT)))
     assert isinstance(other, p.RequestMachine)
     assert other.offer == OFFER
+
+
+RESTORED = Restored(ago(4000), frozenset({"aws"}), frozenset({"h100"}))
+DARK: dict[str, Any] = {"instances": {"aws": GONE_DARK}}
+
+
+def waiting(machines: tuple[Machine, ...], found: dict[str, Any], pool: Pool = POOL, **parts: Any) -> p.Plan:
+    desired = Desired("lab", {"h100": pool}, {"h100": Target("h100", 4)}, restored=RESTORED)
+    return plan(replace(desired, **parts), machines, snapshot(**found), NOW)
+
+
+def test_nothing_is_rented_elsewhere_while_a_cloud_of_the_pool_was_not_listed() -> None:
+    other = replace(OFFER, provider="gce")
+    pool = replace(POOL, providers=("aws", "gce"))
+    offers = {"gce": Fresh((other,), NOW), "aws": GONE_DARK}
+    both = seen(instances={"aws": GONE_DARK, "gce": Fresh((), NOW)}, offers=offers)
+    free = waiting((), both, pool, restored=None)
+    assert {s.offer.provider for s in free.steps if isinstance(s, p.RequestMachine)} == {"gce"}
+    found = waiting((), both, pool)
+    assert not [s for s in found.steps if isinstance(s, p.RequestMachine)]
+    (warning,) = [one for one in found.warnings if one.code is WarningCode.RESTORED_UNLISTED]
+    assert (warning.subject, warning.holds_back) == ("h100", True) and "aws" in warning.reason
+    # A pool that cannot have machines there is not concerned.
+    apart = replace(RESTORED, pools=frozenset({"other"}))
+    assert waiting((), both, replace(pool, providers=("gce",)), restored=apart).steps
+
+
+def test_a_known_host_may_come_all_the_same() -> None:
+    host = replace(OFFER, provider="static", slot="h100-3")
+    request = p.RequestMachine("h100-3", "it is there", "h100", host)
+    assert unheld(Desired("lab", {}, {}, restored=RESTORED), {}, [request]) == [request]
+    assert unheld(Desired("lab", {}, {}, restored=RESTORED), {}, [replace(request, offer=OFFER)]) == []
+
+
+def test_an_order_of_the_backup_waits_too_and_is_not_taken_back() -> None:
+    """It may have been sent since."""
+    order = machine(Phase.REQUESTED, index=2, created_at=ago(5))
+    for gpus in (0, 4):
+        found = waiting((KEPT, order), seen(**DARK), targets={"h100": Target("h100", gpus)})
+        assert not [s for s in found.steps if s.subject == order.name]
+    gone = replace(order, removal=Removal.BY_USER)
+    assert not [s for s in waiting((KEPT, gone), seen(**DARK)).steps if s.subject == order.name]
+
+
+@pytest.mark.parametrize(("age_s", "refused"), [(10, False), (299, False), (301, True)])
+def test_a_job_goes_back_to_the_queue_when_the_listing_does_not_come_soon(age_s: int, refused: bool) -> None:
+    pool = replace(POOL, from_queue=True, promise=Promise(8, 65536, 1))
+    line = replace(node(NEW, "ALLOCATED", "CLOUD", "POWERING_UP"), node_addr="192.0.2.1")
+    view = replace(slurm(node(KEPT), line), power_saving=True)
+    view = replace(view, jobs=(SlurmJob("7", "u", "h100", "CONFIGURING", (NEW.slot,)),))
+    restored = replace(RESTORED, at=ago(age_s))
+    found = waiting((KEPT,), seen(slurm=Fresh(view, NOW, ago(300)), **DARK), pool, restored=restored, targets={})
+    assert not [s for s in found.steps if isinstance(s, p.RequestMachine)]
+    assert [(one.jobs, one.code) for one in found.refused] == (
+        [(("7",), DemandCode.RESTORED_UNLISTED)] if refused else []
+    )
+    assert (found.open_slots["h100"].code is DemandCode.RESTORED_UNLISTED) == refused
+    assert found.open_slots["h100"].until is None
