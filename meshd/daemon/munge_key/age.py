@@ -1,11 +1,14 @@
-"""When the munge key was made, read once a day, for the metrics."""
+"""When the munge key was made, read once a day and after a rotation: for the metrics, and to tell that it is old."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import ClassVar
 
+from meshd.api.schema import ProblemView
 from meshd.daemon.controller import Controller
+from meshd.daemon.munge_key import checks
 from meshd.daemon.munge_key.controller import MungeKeyController
 from meshd.errors import MungeError
 from meshd.runtime.clock import Clock
@@ -32,6 +35,12 @@ class MungeKeyAge(Controller):
         super().__init__(clock)
         self._keys = keys
         self.made_at: datetime | None = None
+        keys.on_end(self.wake)
+
+    def problems(self) -> Iterable[ProblemView]:
+        """A rotation is due. See Controller."""
+        if self.made_at is not None and not self._keys.active:
+            yield from checks.key_age(self.made_at, self._clock.now())
 
     async def reconcile(self) -> float | None:
         """Look. See Controller."""

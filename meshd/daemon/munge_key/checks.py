@@ -15,6 +15,7 @@ from meshd.plaintext import counted
 
 OLD_AFTER_D: Final = 365
 COMMAND: Final = "meshctl rotate-key --munge"
+_OLD_CURE: Final = f"`{COMMAND}` makes a new one, the fleet running"
 
 
 async def check_munge(head: HeadSide) -> CheckRow:
@@ -44,9 +45,15 @@ async def check_key(head: HeadSide, key: str, nodes: Collection[NodeView], now: 
         cure = f"`{COMMAND}` gives all the same one; or, after a change by hand, `systemctl restart munge meshd`"
         return fail(CheckName.MUNGE_KEY, ProblemCode.MUNGE_KEYS_DIFFER, text, cure)
     if days > OLD_AFTER_D:
-        cure = f"`{COMMAND}` makes a new one, the fleet running"
-        return warn(CheckName.MUNGE_KEY, ProblemCode.MUNGE_KEY_OLD, age, cure)
+        return warn(CheckName.MUNGE_KEY, ProblemCode.MUNGE_KEY_OLD, age, _OLD_CURE)
     return ok(CheckName.MUNGE_KEY, f"{age}; the same on {sum(bool(node.key) for node in nodes)} nodes")
+
+
+def key_age(made_at: datetime, now: datetime) -> Iterable[ProblemView]:
+    """A key that is old: a rotation is due."""
+    if (now - made_at).days > OLD_AFTER_D:
+        text = f"the munge key is of {made_at:%Y-%m-%d}, over {OLD_AFTER_D} days old"
+        yield problem(ProblemCode.MUNGE_KEY_OLD, "warning", text, _OLD_CURE)
 
 
 def problems(rotation: MungeRotation | None, stuck: str) -> Iterable[ProblemView]:

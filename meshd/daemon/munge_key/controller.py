@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -77,8 +77,13 @@ class MungeKeyController(Controller):
         self._away: dict[str, tuple[float, float]] = {}
         self._steps = MungeSteps(head, agents, keys, self.timings.away_s, clock, self.wake)
         self._settled = asyncio.Event()
+        self._at_end: list[Callable[[], None]] = []
         self.problem = ""
         self._note_settled()
+
+    def on_end(self, listener: Callable[[], None]) -> None:
+        """Call `listener()` whenever a rotation has ended."""
+        self._at_end.append(listener)
 
     # -- what people ask for --------------------------------------------------------------------------------------
 
@@ -240,6 +245,8 @@ class MungeKeyController(Controller):
         self.keys.keep_only(rotation.target)
         for machine in self._nodes.joined():
             self._steps.forget_on(machine.name)
+        for listener in self._at_end:
+            listener()
 
     def _note_away(self, machine: str, result: ResultIn) -> None:
         """Note when munged was away on a machine. Times outside of this rotation are not about it."""
