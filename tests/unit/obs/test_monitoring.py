@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from meshd import __version__
 from meshd.config import MetricsSettings
@@ -27,6 +30,8 @@ FULL = MetricsSnapshot(
     auth_key_ends_at=1.0, munge_key_made_at=1.0, rotation_active_s={"auth": 1.0},
 )  # fmt: skip
 """Each part has a value, so that each family has a sample."""
+NO_FIELDS = re.compile(r"\.id|\.templating\.list\[\d+\]\.definition")
+"""Grafana writes both, although its schema lacks them: it numbers what it imports, and shows a query as typed."""
 BASE_UNITS = ("seconds", "bytes", "ratio", "usd", "timestamp_seconds")
 NOT_BASE = re.compile(r"_(ms|milliseconds|minutes|hours|days|kib|mib|gib|kb|mb|gb|percent)(_|$)")
 PARTS = ("_total", "_info", "_bucket", "_count", "_sum")
@@ -163,7 +168,34 @@ def test_the_example_of_a_scrape_fits_the_settings() -> None:
     assert document["rule_files"] == ["meshd.rules.yml"]
 
 
-# -- dashboards: what Grafana needs. Grafana itself is in no registry that the tests may use.
+# -- dashboards: what Grafana needs. Grafana itself is in no registry that the tests may use; its schema is.
+
+
+def _lost(ours: Any, read: Any, at: str = "") -> Iterator[str]:
+    """The places of a document that are not there, or differ, in what was read of it."""
+    if isinstance(ours, dict) and isinstance(read, dict):
+        for name, value in ours.items():
+            yield from _lost(value, read[name], f"{at}.{name}") if name in read else (f"{at}.{name}",)
+    elif isinstance(ours, list) and isinstance(read, list) and len(ours) == len(read):
+        for number, (one, other) in enumerate(zip(ours, read, strict=True)):
+            yield from _lost(one, other, f"{at}[{number}]")
+    elif ours != read:
+        yield at
+
+
+@pytest.mark.parametrize("board", [board for _, board in dashboards()], ids=[file.stem for file, _ in dashboards()])
+def test_grafanas_schema_knows_each_field(board: dict[str, Any]) -> None:
+    """Grafana ignores a field that it does not know: what was meant would not be shown."""
+    register_default_plugins()
+
+    def lost(document: dict[str, Any]) -> set[str]:
+        read = json.loads(json.dumps(Dashboard.from_json(document), cls=JSONEncoder))
+        return {place for place in _lost(document, read) if not NO_FIELDS.fullmatch(place)}
+
+    assert lost(board) == set()
+    typed_wrong = json.loads(json.dumps(board))
+    typed_wrong["panels"][0]["gridPosition"] = typed_wrong["panels"][0]["gridPos"]
+    assert lost(typed_wrong) == {".panels[0].gridPosition"}
 
 
 @pytest.mark.parametrize(("file", "board"), dashboards(), ids=[file.stem for file, _ in dashboards()])
