@@ -6,12 +6,13 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime
 
 import pytest
 import pytest_asyncio
 
-from tests.e2e.lab import USER, Lab
+from tests.e2e.lab import USER, WAIT_FOR_WORD, Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
@@ -20,6 +21,8 @@ QUEUE = f"scale_from_queue = true\nidle_timeout_s = {IDLE_S}"
 BOOT_S = 180.0
 SLURM_LOOKS_S = 30.0
 """So seldom slurmctld itself looks whether the nodes of a job are up."""
+PROLOG_GIVES_UP_S = 80.0
+"""So long after the last sign of meshd its PrologSlurmctld ends by itself."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -190,4 +193,72 @@ async def test_scale_beside_the_queue(lab: Lab) -> None:
     await in_state(lab, job, "RUNNING")
     assert len(lab.ledger()) - ever == 3, "the machine of the target is one of the three"
     await lab.completed(job)
+    await all_free(lab)
+
+
+@asynccontextmanager
+async def hung(lab: Lab) -> AsyncIterator[str]:
+    """meshd neither answers nor ends; yields a job that has just got a machine which was up already."""
+    job = await submit(lab, WAIT_FOR_WORD)
+    slot = (await in_state(lab, job, "RUNNING"))["NodeList"]
+    machine = (await lab.by_slot())[slot]["machine"]
+    await lab.head.run("systemctl", "kill", "-s", "STOP", "meshd")
+    try:
+        next_job = await submit(lab, "srun hostname", f"--nodelist={slot}")
+        await lab.inside(machine, "touch", f"/tmp/end-{job}")
+        await lab.completed(job)
+        yield next_job
+    finally:
+        await lab.head.run("systemctl", "kill", "-s", "CONT", "meshd")
+
+
+@pytest.mark.nightly
+async def test_a_job_starts_although_meshd_hangs(lab: Lab, figure: Callable[[str], None]) -> None:
+    before = await lab.meshd_pid()
+    async with hung(lab) as job:
+        began = time.monotonic()
+        await in_state(lab, job, "RUNNING", "COMPLETED")
+        took_s = time.monotonic() - began
+        figure(f"meshd hangs: a job on a node that is up starts after {took_s:.1f} s")
+        assert took_s < PROLOG_GIVES_UP_S + 10
+
+    async def restarted() -> bool:
+        return await lab.meshd_pid() not in {before, "0"}
+
+    await lab.until(restarted, "systemd has killed and started meshd")
+    await lab.completed(job)
+    assert (await lab.job(job))["Restarts"] == "0"
+    await all_free(lab)
+
+
+@pytest.mark.nightly
+async def test_a_job_starts_within_the_sites_own_time_limit_for_prologs(
+    lab: Lab, figure: Callable[[str], None]
+) -> None:
+    """slurmctld kills a PrologSlurmctld after PrologEpilogTimeout, and puts the job back into the queue, held."""
+    limit_s, conf, file = 25, "/etc/slurm/slurm.conf", "/run/meshd/prolog-limit-s"
+    before = await lab.head.shell(f"cat {file}")
+
+    async def known(words: str) -> None:
+        async def look() -> bool:
+            return await lab.head.shell(f"cat {file}") == words
+
+        await lab.until(look, f"meshd allows the program {words} s")
+
+    await lab.head.shell(f"cp -a {conf} /root/slurm.conf; echo PrologEpilogTimeout={limit_s} >>{conf}")
+    try:
+        await lab.head.run("scontrol", "reconfigure")
+        await known(str(limit_s - 10))
+        async with hung(lab) as job:
+            began = time.monotonic()
+            await in_state(lab, job, "RUNNING", "COMPLETED")
+            took_s = time.monotonic() - began
+            figure(f"PrologEpilogTimeout {limit_s} s, and meshd hangs: the job starts after {took_s:.1f} s")
+            assert took_s < limit_s
+        await lab.completed(job)
+        assert (await lab.job(job))["Restarts"] == "0"
+    finally:
+        await lab.head.shell(f"mv /root/slurm.conf {conf}")
+        await lab.head.run("scontrol", "reconfigure")
+    await known(before)
     await all_free(lab)
