@@ -137,7 +137,7 @@ class Room(Answers):
         ]  # fmt: skip
         queue = s.QueueView(running=running, pending=waiting)
         pool = s.PoolView(
-            name="h100", partition="h100", target_gpus=64, ready_gpus=8 * nodes, usd_per_hour=23.92 * nodes,
+            name="h100", partition="h100", target_gpus=64, wanted_gpus=64, ready_gpus=8 * nodes, usd_per_hour=23.92 * nodes,
             machines={"ready": nodes}, queue=queue,
         )  # fmt: skip
         self.status = s.StatusView(

@@ -28,7 +28,8 @@ UNSEEN_FOR = timedelta(seconds=180)
 """A batch job has a slurmstepd on its first node from its start on, or from the end of the node's Prolog on. slurmctld
 itself takes it for missing after 20 s (BatchStartTimeout and 10 s more), also after its own start."""
 
-AGAIN_AFTER = timedelta(seconds=60)
+AGAIN_AFTER = timedelta(seconds=30)
+"""slurmctld hears a node in vain when it has itself just been started."""
 
 
 def lost_jobs(machine: Machine, given: PlanInput) -> RequeueLostJobs | None:

@@ -37,7 +37,8 @@ class PoolView(Part):
     """A pool, and what it has of its target.
 
     Attributes:
-        unit: what `target_gpus` and `ready_gpus` count: `GPU`, or `machine` in a pool without GPUs.
+        unit: what `target_gpus`, `wanted_gpus` and `ready_gpus` count: `GPU`, or `machine` in a pool without GPUs.
+        wanted_gpus: the target, or those of the nodes that Slurm has given to jobs, whichever is more.
         ready_gpus: of READY nodes that are fit; those of unfit ones are in `unfit_gpus`.
         unfit: how many READY nodes are unfit, by the reason's code.
         machines: how many machines are in each phase, without GONE ones.
@@ -49,6 +50,7 @@ class PoolView(Part):
     partition: str
     target_id: int | None = None
     target_gpus: int = 0
+    wanted_gpus: int = 0
     ready_gpus: int = 0
     unfit_gpus: int = 0
     unfit: dict[str, int] = {}

@@ -196,7 +196,7 @@ class Pages:
 
     async def _figures(self, status: s.StatusView, nodes: s.NodesView, jobs: s.JobsView) -> list[tuple[str, str, str]]:
         """What stands in large letters: the label, the value, and a word more."""
-        wanted = sum(pool.target_gpus for pool in status.pools)
+        wanted = sum(pool.wanted_gpus for pool in status.pools)
         loads = [load for row in nodes.nodes for load in row.gpu_load]
         use, cost = rows.busy(loads).text, await self._cost()
         running = sum(bool(job.nodes) for job in jobs.jobs)

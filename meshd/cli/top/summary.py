@@ -38,7 +38,7 @@ def summary(board: Board, now: datetime) -> Text:
 
 
 def _cluster(board: Board, status: StatusView) -> Text:
-    ready, wanted = sum(pool.ready_gpus for pool in status.pools), sum(pool.target_gpus for pool in status.pools)
+    ready, wanted = sum(pool.ready_gpus for pool in status.pools), sum(pool.wanted_gpus for pool in status.pools)
     loads = [load for row in board.machines for load in row.gpu_load]
     gpus = f"{ready} of {wanted} wanted GPUs ready" if wanted else counted(ready, "GPU") + " ready"
     line = Text.assemble(

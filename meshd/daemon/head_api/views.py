@@ -63,13 +63,17 @@ def pool_view(
 ) -> s.PoolView:
     """A pool: its target, what it has of it, and its jobs."""
     target = desired.target(pool)
+    target_gpus = target.gpus if target else 0
     jobs = [job for job in slurm.jobs if job.partition == partition] if slurm else []
     pending = [job for job in jobs if job.state == "PENDING"]
+    by_slot = {m.slot: units(m) for m in machines}
+    given = sum(by_slot.get(slot, pool.gpus_per_node or 1) for slot in {slot for job in jobs for slot in job.nodes})
     return s.PoolView(
         name=pool.name,
         partition=partition,
         target_id=(target.id or None) if target else None,
-        target_gpus=target.gpus if target else 0,
+        target_gpus=target_gpus,
+        wanted_gpus=max(target_gpus, given),
         unit=unit_of(pool),
         options=list(options_of(target)) if target else [],
         ready_gpus=sum(units(m) for m in machines if is_ready(m, cluster_view)),

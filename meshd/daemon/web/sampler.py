@@ -60,7 +60,7 @@ def levels(status: StatusView, nodes: NodesView) -> dict[Figure, Mean]:
     """How everything stands. Where Slurm cannot be read, nobody knows the jobs; without reports, the use of GPUs."""
     pools = [pool for pool in status.pools if pool.unit == "GPU"]
     found = {
-        Figure.GPUS_WANTED: sum(pool.target_gpus for pool in pools),
+        Figure.GPUS_WANTED: sum(pool.wanted_gpus for pool in pools),
         Figure.GPUS_READY: sum(pool.ready_gpus for pool in pools),
         Figure.USD_PER_HOUR: status.spend.usd_per_hour,
     }

@@ -42,6 +42,9 @@ async def test_status_and_nodes_show_who_waits_and_for_what(room: HeadRoom) -> N
     (row,) = view.waiting
     assert (row.job, row.user, row.pool, row.nodes, row.ready, row.wait) == ("12", "ann", "h100", 2, 0, "boot")
     assert row.until is not None and row.until > NOW
+    (pool,) = view.pools
+    rented = sum(one.offer.gpus for one in room.journal.machines())
+    assert (pool.target_gpus, pool.wanted_gpus) == (0, rented + room.pool.gpus_per_node), "three nodes have jobs"
     nodes = (await room.head.call(e.NODES)).nodes
     assert [(one.by_queue, one.for_jobs) for one in nodes] == [(True, ["12"]), (True, ["12"])]
 
