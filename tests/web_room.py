@@ -137,8 +137,8 @@ class Room(Answers):
         ]  # fmt: skip
         queue = s.QueueView(running=running, pending=waiting)
         pool = s.PoolView(
-            name="h100", partition="h100", target_gpus=64, wanted_gpus=64, ready_gpus=8 * nodes, usd_per_hour=23.92 * nodes,
-            machines={"ready": nodes}, queue=queue,
+            name="h100", partition="h100", target_gpus=64, wanted_gpus=64, ready_gpus=8 * nodes,
+            usd_per_hour=23.92 * nodes, machines={"ready": nodes}, queue=queue,
         )  # fmt: skip
         self.status = s.StatusView(
             cluster="lab", version="0.1.0", at=NOW, uptime_s=7384, tick_at=NOW, tick_age_s=2.0, pools=[pool],

@@ -78,6 +78,11 @@ class SlurmSettings(_Table):
     reconfigure_max_wait_s: Annotated[float, Field(ge=0)] = Field(
         10.0, description="while other machines are about to join or leave, a change waits for them this long"
     )
+    reconfigure_spacing_s: Annotated[float, Field(ge=0)] = Field(
+        45.0,
+        description="a change that jobs need not wait for comes so long after the last reconfigure: each one makes "
+        "slurmctld begin its backfill anew. More than `bf_interval`, which is 30 s by default",
+    )
     poll_interval_s: Annotated[float, Field(gt=0)] = 5.0
     command_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     memory_fraction: Annotated[float, Field(gt=0.5, le=1.0)] = 0.95

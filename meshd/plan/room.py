@@ -146,7 +146,14 @@ def taken_slots(machines: Sequence[Machine], given: PlanInput) -> set[str]:
     ours = {m.tailnet_ip for m in machines}
     taken: set[str] = {m.slot for m in machines if m.phase in HOLDS_SLOT}
     # A joined line with another address is that of a machine that the journal does not know.
-    return taken | {slot for slot, address in given.node_addrs.items() if address not in ours}
+    others = {slot for slot, address in given.node_addrs.items() if address not in ours}
+    return taken | {slot for slot in others if _line_counts(slot, given)}
+
+
+def _line_counts(slot: str, given: PlanInput) -> bool:
+    """Whether Slurm uses the slot's line: for a CLOUD node it shows the address in force, which the file follows."""
+    node = given.slurm.nodes.get(slot) if given.slurm is not None else None
+    return node is None or not node.cloud or node.node_addr == given.node_addrs[slot]
 
 
 def leaves_soon(machine: Machine, given: PlanInput) -> bool:

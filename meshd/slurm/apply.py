@@ -97,6 +97,7 @@ class Applier:
         lines: its lines, with those of gres.conf.
         unsafe: by slot, why it keeps its old line for now: jobs may run there.
         last_applied_at: when Slurm last accepted a content.
+        read_s: by the monotonic clock, when meshd last made Slurm read its files; None before that.
 
     Raises:
         OSError: the files cannot be read.
@@ -120,6 +121,7 @@ class Applier:
         self.reconfigures = self.restarts = 0
         self.refusals = Refusals(clock)
         self.last_applied_at: datetime | None = None
+        self.read_s: float | None = None
         good = files.good()
         self._applied_digest = good.digest if good else ""
         self.node_addrs: Mapping[str, str] = read_node_addrs(good.nodes) if good else {}
@@ -230,11 +232,12 @@ class Applier:
     async def reconfigure(self) -> None:
         """Make slurmctld read the files that it has. Raises SlurmError."""
         self.reconfigures += 1
+        self.read_s = self._clock.monotonic_s()
         await self._client.reconfigure()
 
     async def _put_in_force(self, wanted: Rendered, view: SlurmView, back: Texts, *, restart: bool) -> str:
         """Make slurmctld read the files. Returns why Slurm refused them; "" when they are in force."""
-        answered = False
+        answered, self.read_s = False, self._clock.monotonic_s()
         if restart:
             self.restarts += 1
             try:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from meshd.model.observed import SlurmNode, SlurmView
 from meshd.slurm.checks import jobs_by_slot, shape_of
-from meshd.slurm.node_lines import placeholder
-from meshd.slurm.nodes import Rendered
+from meshd.slurm.node_lines import Lines, placeholder
+from meshd.slurm.nodes import Rendered, without
 from meshd.slurm.read_back import is_placeholder, read_cloud_slots, read_free_lines, read_lines, read_node_addrs
 
 
@@ -33,6 +33,34 @@ def settable_addrs(wanted: Rendered, nodes_conf: str, gres_conf: str) -> Mapping
         for slot in sorted(cloud)
         if old[slot].gres == wanted.lines[slot].gres and shape_of(old[slot]) == shape_of(wanted.lines[slot])
     }
+
+
+def only_addrs(
+    wanted: Rendered, before: Mapping[str, Lines], nodes_conf: str, gres_conf: str, settable: Mapping[str, str]
+) -> frozenset[str]:
+    """The slots that differ from the files in force, if Slurm can do without their new lines for a while.
+
+    They are CLOUD nodes: the address of a machine that came is set by itself, and no job goes to one that left.
+
+    Args:
+        wanted: the newest content.
+        before: the lines in force.
+        nodes_conf: the text in force.
+        gres_conf: the text in force.
+        settable: see `settable_addrs`.
+
+    Returns:
+        Those slots; none when anything else differs too.
+    """
+    lines = wanted.lines
+    differ = frozenset(slot for slot in lines.keys() | before.keys() if lines.get(slot) != before.get(slot))
+    came = differ & lines.keys()
+    if not differ <= read_cloud_slots(nodes_conf) or not came <= settable.keys():
+        return frozenset()
+    if any(before[slot].features - lines[slot].features for slot in came & before.keys()):
+        return frozenset()  # a job could get a node that has not what the job asks for
+    rest = without(wanted, before, differ)
+    return differ if (rest.nodes_conf, rest.gres_conf) == (nodes_conf, gres_conf) else frozenset()
 
 
 def addrs_off(wanted: Rendered, view: SlurmView, nodes_conf: str, settable: Mapping[str, str]) -> dict[str, str]:

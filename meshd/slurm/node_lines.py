@@ -90,6 +90,12 @@ class Lines:
         """Whether Slurm's power saving opens the slot."""
         return CLOUD in self.node.split()
 
+    @property
+    def features(self) -> frozenset[str]:
+        """What jobs may ask for by `--constraint`."""
+        words = (word.partition("=") for word in self.node.split())
+        return frozenset(name for key, _, value in words if key == "Feature" for name in value.split(","))
+
     def at(self, node_addr: str) -> Lines:
         """The same lines with another address."""
         slot, _, rest = self.node.split(" ", 2)

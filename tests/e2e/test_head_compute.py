@@ -40,7 +40,7 @@ async def computing(lab: Lab) -> AsyncIterator[Lab]:
     The sandbox's head has no GPUs, and an nvidia-smi that says so. Only Slurm's backfill scheduler starts heterogeneous
     jobs, by default every 30 s.
     """
-    await lab.head.run("sed", "-i", "s/^SchedulerParameters=.*/&,bf_interval=2/", CONF)
+    await lab.head.run("sed", "-i", "s/bf_interval=5/bf_interval=2/", CONF)
     before = await lab.head.shell(FILES, check=False)
     assert await head_check(lab) == ("ok", "")
     refused = await init(lab, "--compute")
@@ -77,7 +77,7 @@ async def computing(lab: Lab) -> AsyncIterator[Lab]:
         assert await lab.head.shell(FILES, check=False) != before
         await lab.head.run("/opt/meshd/venv/bin/python", "-I", "-m", "meshd.slurm.init.compute_setup", "--remove")
         assert await lab.head.shell(FILES, check=False) == before
-    await lab.head.run("sed", "-i", "s/,bf_interval=2//", CONF)
+    await lab.head.run("sed", "-i", "s/bf_interval=2/bf_interval=5/", CONF)
     await lab.head.run("scontrol", "reconfigure")
 
 

@@ -66,7 +66,7 @@ def pool_view(
     target_gpus = target.gpus if target else 0
     jobs = [job for job in slurm.jobs if job.partition == partition] if slurm else []
     pending = [job for job in jobs if job.state == "PENDING"]
-    by_slot = {m.slot: units(m) for m in machines}
+    by_slot: dict[str, int] = {m.slot: units(m) for m in machines}
     given = sum(by_slot.get(slot, pool.gpus_per_node or 1) for slot in {slot for job in jobs for slot in job.nodes})
     return s.PoolView(
         name=pool.name,

@@ -3,6 +3,11 @@
 A change waits for those that are about to follow it: as long as other machines are on their way in or out, up to
 `slurm.reconfigure_max_wait_s`, and in a burst that goes on for longer up to twice and then four times that; when nobody
 is expected, only `slurm.reconfigure_quiet_s`. So the last of a burst does not wait, and a burst is few reconfigures.
+
+A change that Slurm can do without, since it only has addresses of CLOUD nodes in it, also waits until
+`slurm.reconfigure_spacing_s` after the last reconfigure. slurmctld begins its backfill anew with each one (since 23.11
+it starts itself again), and looks at the queue for the first time after `bf_interval`: where machines come and go more
+often than that, it never would.
 """
 
 from __future__ import annotations
@@ -173,7 +178,8 @@ class SlurmFilesController(Controller):
         self.look()
         if self._publisher is not None:
             await self._addrs.reconcile(self._wanted, self._publisher.applier)
-        return LOOK_S if self._first_change_s is not None else IDLE_S
+        waits = self._first_change_s is not None and self._clock.monotonic_s() >= self._next_s()
+        return LOOK_S if waits else IDLE_S
 
     def reconfigure(self) -> None:
         """Have slurmctld forget what it caches, such as the groups of users, for up to GroupUpdateTime."""
@@ -199,6 +205,8 @@ class SlurmFilesController(Controller):
             more = self._more_to_come()
             if waited_s < slurm.reconfigure_max_wait_s * self._longer and (more or quiet_s < slurm.reconfigure_quiet_s):
                 return
+            if now_s < self._next_s() and self._may_wait(wanted):
+                return
             self._first_change_s = None
             self._longer = min(2 * self._longer, LONGER_MAX) if more else 1
         again_s = ASK_AGAIN_KEPT_S if self._jobs_still_there() else ASK_AGAIN_S
@@ -206,6 +214,19 @@ class SlurmFilesController(Controller):
             return  # it is in force, under way, or was not taken: none of these changes within a moment
         self._asked, self._asked_s = wanted.digest, now_s
         self._publisher.request(wanted)
+
+    def _next_s(self) -> float:
+        """When the next reconfigure may come for a change that Slurm can do without, by the monotonic clock."""
+        read_s = self._publisher.applier.read_s if self._publisher is not None else None
+        return 0.0 if read_s is None else read_s + self._live.settings.slurm.reconfigure_spacing_s
+
+    def _may_wait(self, wanted: Rendered) -> bool:
+        """Slurm can do without this change, and no job waits for a slot that still has a former machine's line."""
+        view = self._slurm_view()
+        if self._publisher is None or view is None or not (slots := self._addrs.only(wanted, self._publisher.applier)):
+            return False
+        left = [view.nodes.get(slot) for slot in slots - wanted.lines.keys()]
+        return not any(node is not None and node.powering_up for node in left)
 
     def _jobs_still_there(self) -> bool:
         """Slots keep their lines, and Slurm shows none of them left by its jobs since."""

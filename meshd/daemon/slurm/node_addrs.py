@@ -13,7 +13,7 @@ from meshd.model.observed import Fresh, SlurmView
 from meshd.runtime.clock import Clock
 from meshd.slurm.apply import Applier
 from meshd.slurm.client import SlurmClient
-from meshd.slurm.node_addrs import addrs_off, settable_addrs
+from meshd.slurm.node_addrs import addrs_off, only_addrs, settable_addrs
 from meshd.slurm.nodes import Rendered
 
 log = structlog.get_logger(__name__)
@@ -43,16 +43,26 @@ class NodeAddrs:
         self._set_at: datetime | None = None
         self._settable_of: tuple[str, str, str] | None = None
         self._settable: Mapping[str, str] = {}
+        self._only: frozenset[str] = frozenset()
 
     def settable(self, wanted: Rendered | None, applier: Applier) -> Mapping[str, str]:
         """See `Snapshot.settable_addrs`."""
         if wanted is None:
             return {}
-        of = (wanted.digest, applier.nodes_conf, applier.gres_conf)
-        if of != self._settable_of:
-            self._settable = settable_addrs(wanted, applier.nodes_conf, applier.gres_conf)
-            self._settable_of = of
+        self._compare(wanted, applier)
         return self._settable
+
+    def only(self, wanted: Rendered, applier: Applier) -> frozenset[str]:
+        """See `only_addrs`."""
+        self._compare(wanted, applier)
+        return self._only
+
+    def _compare(self, wanted: Rendered, applier: Applier) -> None:
+        texts = applier.nodes_conf, applier.gres_conf
+        if (of := (wanted.digest, *texts)) != self._settable_of:
+            self._settable = settable_addrs(wanted, *texts)
+            self._only = only_addrs(wanted, applier.lines, *texts, self._settable)
+            self._settable_of = of
 
     async def reconcile(self, wanted: Rendered | None, applier: Applier) -> None:
         """Set the addresses that are off. What was set is looked at again once Slurm was read after that."""

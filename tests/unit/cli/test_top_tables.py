@@ -39,8 +39,8 @@ def node(index: int, *loads: int, **more: object) -> NodeRow:
 
 STATUS = StatusView(
     cluster="lab", version="0.1.0", at=NOW, uptime_s=60,
-    pools=[PoolView(name="h100", partition="gpu", target_gpus=16, wanted_gpus=16, ready_gpus=8, unfit_gpus=2, usd_per_hour=3,
-                    machines={"ready": 2, "booting": 1}, queue=QueueView(running=4, pending=1))],
+    pools=[PoolView(name="h100", partition="gpu", target_gpus=16, wanted_gpus=16, ready_gpus=8, unfit_gpus=2,
+                    usd_per_hour=3, machines={"ready": 2, "booting": 1}, queue=QueueView(running=4, pending=1))],
     spend=SpendView(usd_per_hour=3, usd_so_far=7),
 )  # fmt: skip
 BOARD = Board(

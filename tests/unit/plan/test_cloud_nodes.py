@@ -15,7 +15,8 @@ from meshd.plan.fitness import unfit
 from meshd.plan.lifecycle import next_step
 from meshd.plan.liveness import patience_s
 from meshd.plan.plan_input import PlanInput
-from tests.unit.worlds import NOW, ago, around, machine, node
+from meshd.plan.room import taken_slots
+from tests.unit.worlds import GONE_DARK, NOW, ago, around, machine, node, slurm
 
 PLACEHOLDER = "239.192.0.1"
 ARRIVING = machine(Phase.CONFIGURING, munge_ok=True)
@@ -124,3 +125,23 @@ def test_a_cloud_node_that_powers_up_does_not_reboot() -> None:
     for cloud, expected_s in ((True, policy.heartbeat_lost_s), (False, policy.boot_timeout_s)):
         seen = around(m, slurm=at(m, "IDLE", "POWERING_UP")) if cloud else around(m, "IDLE", "POWERING_UP")
         assert patience_s(m, PlanInput.of(seen, policy, NOW, {})) == expected_s
+
+
+@pytest.mark.parametrize(
+    ("states", "shown", "taken"),
+    [
+        (("CLOUD", "IDLE"), "100.64.9.9", True),  # it is the node of a machine that the journal does not know
+        (("CLOUD", "IDLE", "POWERED_DOWN"), "h100-1", False),  # as Slurm leaves it; the file follows later
+        (("CLOUD", "MIXED", "POWERING_UP"), PLACEHOLDER, False),
+        (("DOWN",), "100.64.9.9", True),
+        (("DOWN",), PLACEHOLDER, True),  # of a node that is no CLOUD node only the file speaks
+    ],
+)
+def test_the_line_of_a_former_machine_takes_a_slot_while_slurm_uses_it(
+    states: tuple[str, ...], shown: str, taken: bool
+) -> None:
+    m = machine(Phase.GONE)
+    seen = around(m, slurm=Fresh(slurm(node(m, *states, node_addr=shown)), NOW), node_addrs={m.slot: "100.64.9.9"})
+    assert (m.slot in taken_slots([], PlanInput.of(seen, Policy(), NOW, {}))) is taken
+    dark = around(m, slurm=GONE_DARK, node_addrs={m.slot: "100.64.9.9"})
+    assert m.slot in taken_slots([], PlanInput.of(dark, Policy(), NOW, {}))

@@ -304,8 +304,8 @@ def test_jobs_that_a_boot_ended_are_queued_again(
         (186.0, 0, {"requeue": False}, None, True),  # Slurm decides what becomes of it
         (186.0, 0, {"batch": False}, None, False),  # its processes may be elsewhere
         (None, 0, {}, None, False),
-        (186.0, 0, {}, 59.0, False),
-        (186.0, 0, {}, 61.0, True),
+        (186.0, 0, {}, 29.0, False),
+        (186.0, 0, {}, 31.0, True),
     ],
 )
 def test_a_node_without_the_process_of_its_batch_job_registers_again(

@@ -10,7 +10,7 @@ from meshd.model.hardware import GpuFact, NodeShape
 from meshd.model.observed import SlurmJob, SlurmNode, SlurmView
 from meshd.plan.slurm_lines import check
 from meshd.slurm.checks import Kept, kept_slots, leaves_power_saving
-from meshd.slurm.node_addrs import addrs_off, addrs_to_set, settable_addrs
+from meshd.slurm.node_addrs import addrs_off, addrs_to_set, only_addrs, settable_addrs
 from meshd.slurm.nodes import JoinedNode, PoolLine, Rendered, holding, render
 from meshd.slurm.read_back import is_placeholder, read_lines
 
@@ -138,6 +138,36 @@ def test_which_machine_needs_no_more_than_its_address() -> None:
     assert settable(files(BY_HAND), JOINED) == {}, "it is no CLOUD node yet"
     assert settable(FREE, files(BY_HAND, ("a-1", OWN))) == {}
     assert settable(files(replace(QUEUE, max_nodes=2)), files(QUEUE, ("a-3", OWN))) == {}
+
+
+def test_which_change_is_of_addresses_alone() -> None:
+    def only(before: Rendered, after: Rendered) -> set[str]:
+        texts = before.nodes_conf, before.gres_conf
+        return set(only_addrs(after, read_lines(*texts), *texts, settable_addrs(after, *texts)))
+
+    two = files(QUEUE, ("a-1", OTHER), ("a-4", OWN))
+    assert only(FREE, JOINED) == only(JOINED, FREE) == {"a-1"}
+    assert only(JOINED, two) == only(two, JOINED) == {"a-1", "a-4"}
+    assert only(JOINED, JOINED) == set()
+    assert only(FREE, files(QUEUE, ("a-1", OWN), first=4)) == set(), "its jobs need its own device files"
+    assert only(files(QUEUE, ("a-1", OWN), first=4), FREE) == {"a-1"}
+    assert only(files(QUEUE, ("a-1", OWN), first=4), JOINED) == set()
+    assert only(files(QUEUE, ("a-1", OTHER)), files(QUEUE, ("a-1", OWN), ("a-2", OTHER), first=4)) == set()
+    tagged = [
+        render([QUEUE], [JoinedNode("a-1", address, SHAPE, gpus(), words)], shapes_fixed=False)
+        for address, words in ((OWN, ("aws", "share")), (OTHER, ("aws", "share", "spot")), (OWN, ("gce", "share")))
+    ]
+    assert only(FREE, tagged[0]) == only(tagged[0], tagged[1]) == only(tagged[0], FREE) == {"a-1"}
+    assert only(tagged[1], tagged[0]) == only(tagged[0], tagged[2]) == set(), "a job could ask for what is gone"
+    for other in (
+        LARGER,
+        BY_HAND,
+        replace(QUEUE, max_nodes=5),
+        replace(QUEUE, features=("x",)),
+        replace(QUEUE, default=True),
+    ):
+        assert only(FREE, files(other, ("a-1", OWN))) == only(JOINED, files(other)) == set(), other
+    assert only(files(BY_HAND), files(BY_HAND, ("a-1", OWN))) == set()
 
 
 @pytest.mark.parametrize(

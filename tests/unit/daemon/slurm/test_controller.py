@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from meshd.config import PoolSettings, Settings
+from meshd.config import PoolSettings, ProviderSettings, Settings
 from meshd.daemon.slurm.controller import SlurmFilesController
+from meshd.model.desired import Promise
 from meshd.model.ids import MachineName, PoolName, SlotName
 from meshd.model.machine import Machine, Phase
-from meshd.model.observed import SlurmView
+from meshd.model.observed import SlurmNode, SlurmView
 from meshd.runtime.run import run
 from meshd.slurm.client import SlurmClient
 from meshd.slurm.node_lines import Lines
 from meshd.slurm.nodes import Rendered
+from meshd.slurm.read_back import read_lines
 from meshd.store.journal import Journal
 from tests.clocks import HandClock
 from tests.live import live_settings
@@ -25,7 +28,8 @@ from tests.unit.daemon.joins import FACTS, OFFER, START
 class Asked:
     """Stands for the publisher: counts what it is asked for."""
 
-    nodes_conf = ""
+    nodes_conf = gres_conf = ""
+    read_s: float | None = None
     unsafe: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self) -> None:
@@ -90,3 +94,66 @@ def test_a_slow_burst_is_few_reconfigures_and_the_first_do_not_wait_for_all(tmp_
     assert sizes[0] <= 3
     assert sizes[-1] == 8
     assert waited_s < 0.5
+
+
+class Applied(Asked):
+    """A publisher whose every content is in force at once."""
+
+    def __init__(self, clock: HandClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.asked_s: list[float] = []
+
+    def request(self, wanted: Rendered) -> None:
+        if wanted.digest not in self.digests[-1:]:
+            super().request(wanted)
+            self.nodes_conf, self.gres_conf = wanted.nodes_conf, wanted.gres_conf
+            self.lines, self.read_s = read_lines(self.nodes_conf, self.gres_conf), self._clock.monotonic_s()
+            self.asked_s.append(self.read_s)
+
+
+def test_slurm_keeps_its_backfill_while_machines_come_and_go(tmp_path: Path) -> None:
+    """Only what a job waits for is put in force at once."""
+    settings = Settings(pools={"h100": PoolSettings(gpu="h100", max_nodes=8)}, providers={"aws": ProviderSettings()})
+    spacing_s = settings.slurm.reconfigure_spacing_s
+    view = SlurmView("24.11.5", {}, (), power_saving=True)
+    clock, journal = HandClock(START), Journal(tmp_path / "journal.db")
+    promise = Promise(FACTS.shape.cpus, 1000, len(FACTS.gpus))
+    applied = Applied(clock)
+    publishing = SlurmFilesController(
+        live=live_settings(settings), journal=journal, client=SlurmClient(run, 1.0), clock=clock,
+        slurm=fresh(lambda: view), applied=lambda: None, promises=lambda: {"h100": promise},
+    )  # fmt: skip
+    publishing._publisher = applied  # type: ignore[assignment]
+
+    def pass_s(seconds: float) -> None:
+        for _ in range(round(seconds)):
+            clock.t_s += 1
+            publishing.look()
+
+    pass_s(2)
+    first_s, count = applied.asked_s[-1], len(applied.asked_s)
+    for index in range(1, 4):
+        journal.put(machine(index, joined=True), "phase", "", START)
+        pass_s(10)
+    assert len(applied.asked_s) == count, "their addresses are set without the files"
+    assert set(publishing.settable_addrs) == {"h100-1", "h100-2", "h100-3"}
+    pass_s(spacing_s)
+    assert first_s + spacing_s <= applied.asked_s[count] <= first_s + spacing_s + 1
+    assert (len(applied.asked_s), applied.sizes[-1]) == (count + 1, 3)
+
+    for index in (1, 2):
+        gone = replace(machine(index, joined=True), phase=Phase.TERMINATING, left_slurm=True)
+        journal.put(gone, "phase", "", START)
+    pass_s(5)
+    assert len(applied.asked_s) == count + 1, "no job goes to them"
+    wanted_again = SlurmNode("h100-1", "h100-1", frozenset({"ALLOCATED", "CLOUD", "POWERING_UP"}))
+    view = replace(view, nodes={"h100-1": wanted_again})
+    pass_s(2)
+    assert (len(applied.asked_s), applied.sizes[-1]) == (count + 2, 1), "a job waits for the slot"
+
+    own_files = replace(FACTS, gpus=tuple(replace(gpu, device="/dev/nvidia7") for gpu in FACTS.gpus))
+    journal.put(replace(machine(4, joined=True), facts=own_files), "phase", "", START)
+    pass_s(2)
+    assert (len(applied.asked_s), applied.sizes[-1]) == (count + 3, 2), "its line is its own"
+    journal.close()

@@ -41,6 +41,7 @@ class Taker:
         self.unsafe: dict[str, str] = {}
         self.lines: dict[str, Lines] = {}
         self.nodes_conf = ""
+        self.read_s: float | None = None
         self.applier = self
 
     def request(self, wanted: Rendered) -> None:
