@@ -48,7 +48,7 @@ LIMIT_S = 3600.0
 TIMEOUT_MARGIN_S = 10.0
 ASK_TIMEOUT_AFTER_S = 5.0
 """A job on nodes that are up must not wait for an answer of slurmctld."""
-TIMEOUT_KEPT_S = 300.0
+TIMEOUT_KEPT_S = 60.0
 
 _NAME = re.compile(r"(\d{1,10}(?:_\d{1,10})?)\.\d{1,10}")
 _LONG_IN_SLURM = frozenset({Phase.READY, Phase.DRAINING})
