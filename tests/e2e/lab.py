@@ -61,8 +61,8 @@ SLURM = """\
 SchedulerParameters=batch_sched_delay=0,sched_interval=5,bf_interval=5
 CommunicationParameters=keepalivetime=5,keepaliveinterval=10,keepaliveprobes=30
 """
-"""A job starts when it is submitted, rather than up to 3 s later; and slurmctld looks again after 5 s, not 60, and not 30
-in its backfill.
+"""A job starts when it is submitted, rather than up to 3 s later; and slurmctld looks again after 5 s, not 60, and
+not 30 in its backfill.
 
 srun soon probes an idle connection: a tailscaled that was restarted in user space resets it then.
 """
