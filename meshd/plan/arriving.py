@@ -137,8 +137,13 @@ def configuring(machine: Machine, given: PlanInput) -> Step | None:
         fault = path_fault(machine, given.view) if not machine.may_run_jobs else ""
         if fault:
             return Move(machine.name, f"slurmd waits for a direct path to the head: {fault}", Phase.TESTING)
-        return StartSlurmd(machine.name, "munge is proved and its line fits", given.cloud(machine))
+        return _start_slurmd(machine, given, "munge is proved and its line fits")
     return None
+
+
+def _start_slurmd(machine: Machine, given: PlanInput, why: str) -> StartSlurmd | None:
+    """None while Slurm cannot be read: in a CLOUD slot slurmd has to tell of a new boot, or Slurm waits for one."""
+    return StartSlurmd(machine.name, why, given.cloud(machine)) if given.slurm is not None else None
 
 
 def published(machine: Machine, given: PlanInput) -> Step | None:
@@ -210,7 +215,7 @@ def _path_tested(machine: Machine, given: PlanInput) -> Step | None:
     """
     fault = path_fault(machine, given.view)
     if not fault:
-        return StartSlurmd(machine.name, "its pool accepts its path to the head", given.cloud(machine))
+        return _start_slurmd(machine, given, "its pool accepts its path to the head")
     since, limit_s = both_since(given), _test_limit_s(machine, given)
     if since is None or age_s(machine, given, since) <= limit_s:
         return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from tests.unit.worlds import GONE_DARK, NOW, ago, around, machine, node, slurm
 
 PLACEHOLDER = "239.192.0.1"
 ARRIVING = machine(Phase.CONFIGURING, munge_ok=True)
+PATH_TESTED = machine(Phase.TESTING, munge_ok=True, slurmd_started=False, slurmd_start_ordered_at=None)
 
 
 def at(m: Machine, *states: str, addr: str = "", job: str = "") -> Fresh[SlurmView]:
@@ -48,6 +51,17 @@ def test_slurmd_waits_for_the_file_only_where_its_line_needs_that(
     found = step(ARRIVING, seen)
     assert (found == p.StartSlurmd(ARRIVING.name, "munge is proved and its line fits", cloud=True)) is starts
     assert starts or found is None
+
+
+@pytest.mark.parametrize("m", [ARRIVING, PATH_TESTED])
+@pytest.mark.parametrize("slurm", [GONE_DARK, Fresh(SlurmView("24.11.5", {}, ()), NOW + timedelta(hours=1))])
+def test_slurmd_does_not_start_before_slurm_says_of_which_form_its_slot_is(m: Machine, slurm: Any) -> None:
+    """Without -b it tells of an old boot, e.g. of an owned machine, and a CLOUD slot waits for a new one."""
+    m = replace(m, line_published=True)
+    addrs = {m.slot: m.tailnet_ip}
+    assert step(m, around(m, slurm=slurm, node_addrs=addrs, settable_addrs=addrs)) is None
+    found = step(m, around(m, slurm=at(m, "MIXED", "POWERING_UP"), node_addrs=addrs))
+    assert isinstance(found, p.StartSlurmd) and found.cloud
 
 
 def test_a_slot_that_is_no_cloud_node_waits_for_its_line() -> None:
