@@ -167,10 +167,17 @@ def _orphan(desired: Desired, instance: Instance, old: bool, known: Known, given
 
 
 def _end(orphan: _Orphan, given: PlanInput) -> TerminateOrphan | None:
-    """End it, unless it may be the node of a slot with jobs."""
-    behind = orphan.is_node_of_slot or (orphan.tailnet_ip is None and not orphan.off)
-    if orphan.slot is not None and behind and _may_be_busy(orphan.slot, given):
-        return None
+    """End it, unless it may be the node of a slot with jobs.
+
+    While the tailnet cannot be read, also unless it may be the node of a slot that is up: a job may start there at any
+    moment, and once the tailnet can be read again, the node is adopted and leaves like any other.
+    """
+    unknown = orphan.tailnet_ip is None and not orphan.off
+    if orphan.slot is not None:
+        if (orphan.is_node_of_slot or unknown) and _may_be_busy(orphan.slot, given):
+            return None
+        if unknown and _takes_jobs(orphan.slot, given):
+            return None
     why = orphan.why if orphan.late else "it has this cluster's tag"
     return TerminateOrphan(orphan.instance.id, f"{why}, and no pool needs it", orphan.instance)
 
@@ -253,6 +260,11 @@ def _may_be_busy(slot: str, given: PlanInput) -> bool:
         return True
     node = given.slurm.nodes.get(slot)
     return slot in given.jobs or (node is not None and node.busy)
+
+
+def _takes_jobs(slot: str, given: PlanInput) -> bool:
+    node = given.slurm.nodes.get(slot) if given.slurm is not None else None
+    return node is not None and node.up
 
 
 def _pool_of(desired: Desired, slot: SlotName) -> str:

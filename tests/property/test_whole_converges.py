@@ -28,6 +28,11 @@ async def test_a_history_that_once_went_wrong(seed: int, tmp_path: Path) -> None
     await live_through(seed, tmp_path)
 
 
+async def test_an_idle_node_that_the_journal_lost_while_the_tailnet_was_away(tmp_path: Path) -> None:
+    """It was ended for an orphan, and a job had just started on it."""
+    await live_through(1892, tmp_path)
+
+
 @pytest.mark.parametrize("spread", [False, True])
 @pytest.mark.parametrize("batch", range(bounded(2, 100)))
 async def test_so_does_every_one_with_shapes_places_and_places_that_are_sold_out(

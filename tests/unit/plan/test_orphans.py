@@ -94,6 +94,18 @@ def test_not_while_it_may_be_behind_a_slot_at_work() -> None:
     assert steps(other, seen={"slurm": busy, "tailnet": GONE_DARK, "node_addrs": line}) == []
 
 
+def test_not_while_it_may_be_the_node_of_a_slot_that_is_up() -> None:
+    """The journal was lost, no pool needs the machine, and a job may start on it right after Slurm was read."""
+    idle = Fresh(slurm(node(LOST, "IDLE")), NOW)
+    assert steps(gpus=0, seen={"slurm": idle, "tailnet": GONE_DARK}) == []
+    (found,) = steps(gpus=0, seen={"slurm": idle, "tailnet": Fresh(tailnet(peer(LOST)), NOW),
+                                   "node_addrs": {"h100-3": LOST.tailnet_ip}})  # fmt: skip
+    assert isinstance(found, p.AdoptOrphan), "it leaves like any other"
+    down = Fresh(slurm(node(LOST, "DOWN")), NOW)
+    (found,) = steps(gpus=0, seen={"slurm": down, "tailnet": GONE_DARK})
+    assert isinstance(found, p.TerminateOrphan)
+
+
 def test_ended_ones_and_stale_listings_are_nothing() -> None:
     for state in (InstanceState.GONE, InstanceState.TERMINATING, InstanceState.PREEMPTED):
         assert steps(stray=replace(STRAY, state=state)) == []
