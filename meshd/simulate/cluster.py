@@ -15,6 +15,7 @@ from meshd.model.desired import Desired, Promise
 from meshd.model.hardware import GpuFact, NodeFacts, NodeShape
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Fresh, Observation, SlurmJob, SlurmNode, SlurmView, Unavailable
+from meshd.plan.idle import BY_QUEUE_IDLE_S
 from meshd.plan.ledger import rounding_of
 from meshd.provider_api import Instance, Offer, Provider, ProviderCapabilities
 from meshd.simulate.faults import Answer, Called
@@ -31,7 +32,10 @@ NOTICE_S = 120.0
 ENDED_LISTED_S = 60.0
 FORGOTTEN_S = 1800.0
 """A machine that ended so long ago is of no use to anybody any more."""
-STEP_LEAST_S = 0.5
+BEAT_S = 25.0
+"""How often an agent speaks that has nothing new to tell: `node_api.poll_hold_s`."""
+AGAIN_S = 0.5
+"""From one look of meshd to the next, while its steps go on."""
 
 
 @dataclass
@@ -59,6 +63,9 @@ class ClusterWorld(QueueWorld):
         troubles: what goes wrong, and when.
         coming: the jobs, the last one first.
         driven: the pools that Slurm's queue drives.
+        rang: something has happened that meshd is told of at once: by slurmctld's programs, an agent, or a cloud's
+            listing that it waits for.
+        job_ended: since meshd looked last. It sees that the next time it reads Slurm.
     """
 
     able: Mapping[str, ProviderCapabilities] = field(default_factory=dict)
@@ -67,6 +74,8 @@ class ClusterWorld(QueueWorld):
     coming: list[JobSpec] = field(default_factory=list)
     driven: frozenset[str] = frozenset()
     log: dict[str, JobLog] = field(default_factory=dict)
+    rang: bool = False
+    job_ended: bool = False
     rented: int = 0
     refused: int = 0
     taken_back: int = 0
@@ -198,35 +207,42 @@ class ClusterWorld(QueueWorld):
 
     # -- time -----------------------------------------------------------------------------------------------------
 
-    def next_step_s(self, look_s: float) -> float:
-        """How long until something happens, and at most `look_s`."""
+    def next_event_s(self) -> float:
+        """When something happens next; infinite where nothing is to come."""
         now_s = self.clock.t_s
-        if self.coming and self.coming[-1].at_s <= now_s:
-            return STEP_LEAST_S
         events = [self.coming[-1].at_s] if self.coming else []
         for job in self.queue.values():
             if job.ends_s is not None:
                 events.append(job.ends_s)
             elif not job.slots and job.begin_s > now_s:
                 events.append(job.begin_s)
-        events += [m.born_s + m.boot_s for m in self.machines.values() if m.ended_s is None and not m.ip]
+        for machine in self.machines.values():
+            if machine.ended_s is not None:
+                events.append(machine.ended_listed_until_s)
+            elif not machine.ip:
+                events.append(machine.born_s + machine.boot_s)
         events += [*self.off_s.values(), *self.notices.values(), *self.edges]
-        ahead = min((at_s - now_s for at_s in events if at_s > now_s), default=look_s)
-        return max(STEP_LEAST_S, min(ahead, look_s))
+        return min((at_s for at_s in events if at_s > now_s), default=math.inf)
 
     def move_on(self, delay_s: float) -> None:
         """Let time pass, with what the scenario has in it."""
+        before_s = self.clock.t_s
         self.clock.t_s += delay_s
         t = self.clock.t_s
+        powering = set(self.powering)
         for job in [job for job in self.queue.values() if job.ends_s is not None and t >= job.ends_s]:
             self.forget(job)
+            self.job_ended = True
         for machine in list(self.machines.values()):
             if machine.ended_s is not None:
+                self.rang |= before_s < machine.ended_listed_until_s <= t
                 if t > machine.ended_s + FORGOTTEN_S:
                     del self.machines[machine.id]
             elif t >= machine.dies_s:
                 self._end(machine, by_meshd=False)
+                self.rang = True
             else:
+                self.rang |= not machine.ip and t >= machine.born_s + machine.boot_s
                 self._maybe_taken_back(machine, delay_s)
         while self.coming and self.coming[-1].at_s <= t:
             self._come(self.coming.pop())
@@ -235,6 +251,7 @@ class ClusterWorld(QueueWorld):
                 self.down.discard(slot)
                 self.drains.pop(slot, None)
         self.schedule()
+        self.rang |= not self.powering <= powering or any(before_s < edge <= t for edge in self.edges)
 
     def _maybe_taken_back(self, machine: SimMachine, delay_s: float) -> None:
         if not machine.offer.spot or not machine.ip or machine.id in self.notices:
@@ -243,6 +260,7 @@ class ClusterWorld(QueueWorld):
         if trouble is not None and self.rng.random() < 1 - math.exp(-trouble.per_hour * delay_s / 3600):
             self.notices[machine.id] = machine.dies_s = self.clock.t_s + NOTICE_S
             self.taken_back += 1
+            self.rang = True
 
     def _come(self, spec: JobSpec) -> None:
         self.log[spec.id] = JobLog(spec)
@@ -267,6 +285,9 @@ class ClusterLife(QueueLife):
         self, world: ClusterWorld, path: Path, live: LiveSettings, offers: Mapping[str, tuple[Offer, ...]]
     ) -> None:
         super().__init__(world, path, live, offers)
+        self._told: dict[str, tuple[tuple[bool, int], float]] = {}
+        self._idle_since: dict[str, float] = {}
+        self._revision = -1
         clouds = world.clouds()
         seen: dict[str, Observation[tuple[Offer, ...]]] = {
             name: Fresh(found, world.clock.now()) for name, found in offers.items()
@@ -319,19 +340,64 @@ class ClusterLife(QueueLife):
         shape = NodeShape(offer.vcpus, 1, 1, max(offer.vcpus, 1), 1, offer.memory_mib)
         return replace(FACTS, shape=shape, gpus=gpus, arch=offer.arch)
 
-    def look_s(self, tick_s: float) -> float:
-        """The longest time that may pass until meshd has to look again."""
+    def hear(self, m: SimMachine, record: Machine) -> None:
+        """A machine's agent speaks, if it has something new to tell or has been silent for a while."""
+        now_s, news = self.world.clock.t_s, (m.slurmd, self.world.jobs_at(m))
+        told = self._told.get(m.id)
+        if told is None or told[0] != news or now_s - told[1] >= BEAT_S:
+            self._told[m.id] = (news, now_s)
+            super().hear(m, record)
+
+    def next_look_s(self) -> float:
+        """When meshd looks again at the latest, after a look: it does so often only while it waits for something."""
+        world, now_s, timing = self.world, self.world.clock.t_s, self.live.settings.timing
+        revision, self._revision = self._revision, self.journal.revision
+        if revision != self._revision or not self.executor.at_rest:
+            return now_s + AGAIN_S
         machines = self.journal.machines()
-        if any(m.phase is not Phase.READY for m in machines):
-            return tick_s
-        waiting = any(not job.slots and job.begin_s <= self.world.clock.t_s for job in self.world.queue.values())
-        if waiting or self.world.drains or self.world.powering or self.world.down or self.world.leaving:
-            return max(tick_s, WAITING_LOOK_S)
-        if any(not self.world.jobs_on(m.slot) for m in machines):
-            return max(tick_s, IDLE_LOOK_S)
-        return QUIET_LOOK_S
+        self._idle_since = {m.name: self._idle_since.get(m.name, now_s) for m in machines if self._is_idle(m)}
+        waits_s = [QUIET_LOOK_S]
+        for machine in machines:
+            in_phase_s = (world.clock.now() - machine.phase_since).total_seconds()
+            if machine.phase is Phase.READY:
+                waits_s.append(self._until_given_back_s(machine))
+            elif machine.phase is Phase.BOOTING:
+                waits_s.append(timing.boot_timeout_s - in_phase_s)  # else it wakes meshd itself
+            elif machine.phase is Phase.DRAINING:
+                waits_s.append(QUIET_LOOK_S if world.jobs_on(machine.slot) else LEAVING_LOOK_S)
+            elif machine.phase in {Phase.TERMINATING, Phase.LOST}:
+                waits_s.append(max(timing.tick_interval_s, WAITING_LOOK_S))
+            else:
+                waits_s.append(timing.tick_interval_s)
+        if world.drains or world.powering or world.down or world.leaving:
+            waits_s.append(max(timing.tick_interval_s, WAITING_LOOK_S))
+        elif any(not job.slots for job in world.queue.values()):
+            waits_s.append(FULL_LOOK_S)
+        return now_s + max(AGAIN_S, min(waits_s))
+
+    def sees_end_s(self) -> float:
+        """When meshd sees that a job has just ended: it reads Slurm at its own pace."""
+        leaving = any(machine.phase is Phase.DRAINING for machine in self.journal.machines())
+        poll_s = self.live.settings.slurm.poll_interval_s
+        return self.world.clock.t_s + min(poll_s, LEAVING_LOOK_S if leaving else poll_s) / 2
+
+    def _is_idle(self, machine: Machine) -> bool:
+        return machine.phase is Phase.READY and not self.world.jobs_on(machine.slot)
+
+    def _until_given_back_s(self, machine: Machine) -> float:
+        since_s = self._idle_since.get(machine.name)
+        if since_s is None:
+            return QUIET_LOOK_S
+        settings = self.live.settings
+        timeout_s = settings.pools[machine.pool].idle_timeout_s or BY_QUEUE_IDLE_S
+        left_s = since_s + timeout_s - self.world.clock.t_s
+        # Later it is kept for another reason: what it costs is paid, or the pool wants it.
+        return left_s + settings.timing.tick_interval_s / 2 if left_s > 0 else IDLE_LOOK_S
 
 
 WAITING_LOOK_S = 15.0
 IDLE_LOOK_S = 30.0
+FULL_LOOK_S = 60.0
+"""Jobs wait, and all slots of their pool have others."""
+LEAVING_LOOK_S = 1.0
 QUIET_LOOK_S = 600.0

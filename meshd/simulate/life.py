@@ -36,7 +36,7 @@ from meshd.model.observed import (
 )
 from meshd.model.path import PathKind
 from meshd.provider_api import Instance, Offer
-from meshd.simulate.world import World
+from meshd.simulate.world import SimMachine, World
 from meshd.store.freezes import Freezes
 from meshd.store.journal import Journal
 from meshd.store.restores import Restores
@@ -169,14 +169,7 @@ class Life:
             if world.clock.t_s < world.tailnet_down_until_s:
                 continue
             if record is not None and record.facts is not None and record.phase in IN_SLURM:
-                self.journal.note(replace(record, heartbeat_at=world.clock.now()))
-                jobs = world.jobs_at(m)
-                if world.relays:
-                    m.relayed = world.faults and world.fates.random() < world.relays
-                head = PathIn(kind=PathKind.DERP if m.relayed else PathKind.DIRECT, rtt_s=0.001, age_s=1.0)
-                paths = PathsIn(head=head)
-                beat = HeartbeatIn(slurmd_alive=m.slurmd, munged_alive=True, jobs=jobs, paths=paths)
-                self.reports.heard(record, beat, world.clock.now())
+                self.hear(m, record)
             if record is None or record.facts is not None or world.chance(0.2):
                 continue
             try:
@@ -187,6 +180,18 @@ class Life:
                 continue
         if not world.chance(0.3):
             self.publish()
+
+    def hear(self, m: SimMachine, record: Machine) -> None:
+        """A machine's agent speaks."""
+        world = self.world
+        self.journal.note(replace(record, heartbeat_at=world.clock.now()))
+        jobs = world.jobs_at(m)
+        if world.relays:
+            m.relayed = world.faults and world.fates.random() < world.relays
+        head = PathIn(kind=PathKind.DERP if m.relayed else PathKind.DIRECT, rtt_s=0.001, age_s=1.0)
+        paths = PathsIn(head=head)
+        beat = HeartbeatIn(slurmd_alive=m.slurmd, munged_alive=True, jobs=jobs, paths=paths)
+        self.reports.heard(record, beat, world.clock.now())
 
     def facts(self, machine: Machine) -> NodeFacts:
         """What a machine tells of itself as it joins."""

@@ -33,6 +33,7 @@ TAIL_S = 7 * 86400.0
 """After the last job has come, the simulation goes on for at most so long, until all have ended."""
 LEAVE_S = 6 * 3600.0
 """After the last job has ended, it goes on for at most so long, until all idle machines are given back."""
+STEP_LEAST_S = 0.001
 MICROS = 1_000_000
 Told = Callable[[float, float, int], None]
 """Told how far it is: simulated seconds, those in all at least, and the machines there are."""
@@ -91,7 +92,7 @@ async def simulate(
                 life.journal.set_target(Target(pool, gpus, at=world.clock.now()), "asked for", world.clock.now())
             fit, unfit = fitting(jobs, settings, promised)
             world.coming = list(reversed(fit))
-            peaks = await _live(life, settings.timing.tick_interval_s, max((j.at_s for j in fit), default=0.0), told)
+            peaks = await _live(life, max((j.at_s for j in fit), default=0.0), told)
             return _view(life, peaks, unfit, market, seed)
         finally:
             await life.kill()
@@ -147,12 +148,17 @@ def _why_never(job: JobSpec, settings: Settings, promised: Mapping[str, Promise]
     return ""
 
 
-async def _live(life: ClusterLife, tick_s: float, last_s: float, told: Told) -> Counter[str]:
+async def _live(life: ClusterLife, last_s: float, told: Told) -> Counter[str]:
     """Until all jobs have ended and what they needed is given back; the most machines of each pool at once."""
     world, peaks = life.world, Counter[str]()
-    end_s, quiet_s = last_s + TAIL_S, None
+    end_s, quiet_s, look_s = last_s + TAIL_S, None, 0.0
     while world.clock.t_s < end_s:
-        world.move_on(world.next_step_s(life.look_s(tick_s)))
+        world.move_on(max(STEP_LEAST_S, min(look_s, world.next_event_s()) - world.clock.t_s))
+        if world.job_ended:
+            world.job_ended, look_s = False, min(look_s, life.sees_end_s())
+        if not world.rang and world.clock.t_s < look_s:
+            continue
+        world.rang = False
         life.agents_act()
         life.hear_notices()
         life.reconciler.tick()
@@ -160,6 +166,7 @@ async def _live(life: ClusterLife, tick_s: float, last_s: float, told: Told) -> 
         await life.settle()
         if Violation.seen:
             raise SimulationFault(Violation.seen[0])
+        look_s = life.next_look_s()
         machines = life.journal.machines()
         there = Counter(str(m.pool) for m in machines)
         peaks = Counter({pool: max(peaks[pool], there[pool]) for pool in {*peaks, *there}})

@@ -24,12 +24,13 @@ class Launches:
 
     def within(self, seconds: float, now: datetime) -> tuple[datetime, ...]:
         """When each order of the last `seconds` went out. One from after `now`, when the clock was set back, is now."""
+        oldest, since = now - timedelta(seconds=LAUNCH_INTERVAL_MAX_S), now - timedelta(seconds=seconds)
         for name, at in list(self._at.items()):
             if at > now:
                 self._at[name] = now
-            elif (now - at).total_seconds() >= LAUNCH_INTERVAL_MAX_S:
+            elif at <= oldest:
                 del self._at[name]
-        return tuple(at for at in self._at.values() if (now - at).total_seconds() < seconds)
+        return tuple(at for at in self._at.values() if at > since)
 
     def _follow(self, _db: sqlite3.Connection, machine: Machine) -> Callable[[], None]:
         return lambda: self._keep(machine)

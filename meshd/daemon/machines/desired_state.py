@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -128,6 +128,16 @@ class PoolPromises(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _PoolsOf:
+    """What the pools follow from, but for the time."""
+
+    settings: Settings
+    promises: Mapping[str, Promise]
+    shapes_fixed: bool
+    power_saving: bool
+
+
 class Spending(Protocol):
     """What is spent."""
 
@@ -186,6 +196,8 @@ class DesiredState:
         self._power_saving = True
         self._clock = clock
         self._may_change_devices = may_change_devices
+        self._pools_of: _PoolsOf | None = None
+        self._made: Mapping[str, Pool] = {}
 
     def __call__(self) -> Desired:
         """The pools, targets, limits and cooldowns of now."""
@@ -194,10 +206,7 @@ class DesiredState:
         self._power_saving = self._power_saving if view is None else view.power_saving
         return Desired(
             cluster=settings.cluster.name,
-            pools=pools(
-                settings, self._providers, now, shapes_fixed=self._shapes.shapes_fixed, able=self._providers,
-                promises=self._promises.current, power_saving=self._power_saving,
-            ),
+            pools=self._pools(settings, now),
             targets=self._journal.targets(),
             policy=policy(
                 settings.timing, settings.prices, may_change_devices=self._may_change_devices,
@@ -213,6 +222,16 @@ class DesiredState:
             guards=settings.guards.guards,
             launches=self._launches.within(settings.guards.launch_interval_s, now),
         )  # fmt: skip
+
+    def _pools(self, settings: Settings, now: datetime) -> Mapping[str, Pool]:
+        """The pools; those of the last time while what they follow from is the same."""
+        given = _PoolsOf(settings, dict(self._promises.current), self._shapes.shapes_fixed, self._power_saving)
+        if given != self._pools_of or settings.prices.budget_needs_fresh:
+            self._pools_of, self._made = given, pools(
+                settings, self._providers, now, shapes_fixed=given.shapes_fixed, able=self._providers,
+                promises=given.promises, power_saving=given.power_saving,
+            )  # fmt: skip
+        return self._made
 
     def _budget(self, now: datetime) -> Budget:
         limits = self._live.settings.budgets
