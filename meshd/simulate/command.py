@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -16,12 +15,13 @@ from meshd.cli.params.values import WholeNumber
 from meshd.cli.render.terminal import show
 from meshd.cli.session import Session, print_json, say
 from meshd.config import Settings
-from meshd.errors import ConfigError, MeshdError
+from meshd.errors import ConfigError, Fault, MeshdError
+from meshd.plaintext import counted
 from meshd.simulate import read
 from meshd.simulate.load import JobSpec, Scenario, TooManyJobs, jobs_of
 from meshd.simulate.market import market_of
 from meshd.simulate.render import comparison, simulation
-from meshd.simulate.run import simulate
+from meshd.simulate.run import Told, simulate
 from meshd.simulate.sacct import COMMAND
 from meshd.simulate.schema import ComparisonView, SimulationView, TroubleRow
 
@@ -90,18 +90,15 @@ def _one(
 ) -> SimulationView:
     """Simulate the settings of a file. Raises ConfigError."""
     settings = config.load(path)
-    scenario = read.scenario(load) if load is not None else Scenario()
+    scenario = read.scenario_of(load) if load is not None else Scenario()
     if faults is not None:
-        more = read.scenario(faults)
-        update: dict[str, object] = {
-            "faults": scenario.faults + more.faults,
-            "targets": {**scenario.targets, **more.targets},
-        }
-        if "cloud" in more.model_fields_set:
-            update["cloud"] = more.cloud
-        scenario = scenario.model_copy(update=update)
+        scenario = read.with_faults(scenario, faults)
+    if unknown := [name for name in scenario.targets if name not in settings.pools]:
+        raise ConfigError(str(path), [Fault(f"there is no pool {unknown[0]}, and [targets] names it")])
     jobs, left_out = _jobs(settings, scenario, sacct, seed)
-    view = asyncio.run(simulate(settings, market_of(settings, offers), jobs, scenario, seed, _progress(str(path))))
+    market = market_of(settings, offers)
+    left_out += [TroubleRow(text=text, count=count) for text, count in market.without(scenario.faults).items()]
+    view = asyncio.run(simulate(settings, market, jobs, scenario, seed, _progress(str(path))))
     return view.model_copy(update={"settings": str(path), "left_out": left_out})
 
 
@@ -114,15 +111,15 @@ def _jobs(
     return found.jobs, [TroubleRow(text=text, count=count) for text, count in found.left_out.most_common()]
 
 
-def _progress(about: str) -> Callable[[float, float, int], None]:
+def _progress(about: str) -> Told:
     """Tells on stderr how far it is, once in some seconds."""
     last_s = time.monotonic()
 
-    def told(now_s: float, in_all_s: float, machines: int) -> None:
+    def told(now_s: float, ended: int, jobs: int, machines: int) -> None:
         nonlocal last_s
         if time.monotonic() - last_s >= TOLD_EVERY_S:
             last_s = time.monotonic()
-            done = f"{now_s / max(in_all_s, 1.0):.0%}"
-            say(f"{about}: day {now_s / 86400:.1f} of {in_all_s / 86400:.1f} ({done}), {machines} machines")
+            so_far = f"{ended} of {counted(jobs, 'job')} have ended"
+            say(f"{about}: day {now_s / 86400:.1f}, {so_far}, {counted(machines, 'machine')}")
 
     return told

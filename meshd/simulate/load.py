@@ -86,6 +86,10 @@ class JobsTable(_Table):
             raise ValueError("say how long they run with one of lasts and lasts_between")
         if self.lasts_between is not None and self.lasts_between[0] > self.lasts_between[1]:
             raise ValueError("the first number of lasts_between is the smaller one")
+        if self.until is not None and self.until <= self.begin:
+            raise ValueError("until comes after from")
+        if self.at and (self.begin or self.until is not None):
+            raise ValueError("at says when they come: leave out from and until")
         return self
 
 
@@ -106,6 +110,18 @@ class FaultTable(_Table):
             return False
         return fnmatchcase(provider, self.provider) and (not offer or fnmatchcase(offer, self.offer))
 
+    def concerns(self, provider: str, offer: str, *, spot: bool) -> bool:
+        """Whether this offer is among those of the fault, at whatever time."""
+        if self.kind == "outage":
+            return fnmatchcase(provider, self.provider)
+        return self.holds(self.begin, provider, offer) and (spot or self.kind != "spot_ends")
+
+    @property
+    def words(self) -> str:
+        """What it is, for people."""
+        about = self.offer if self.offer != "*" else f"{self.provider}/*"
+        return f"[[faults]] {self.kind} of {about}"
+
     @property
     def edges(self) -> tuple[float, ...]:
         """When it begins and ends."""
@@ -116,6 +132,12 @@ class CloudTable(_Table):
     """How clouds are when all is well."""
 
     boot: Span = Field((60.0, 180.0), description="from the create call to the tailnet, at least and at most")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> CloudTable:
+        if self.boot[0] > self.boot[1]:
+            raise ValueError("the first number of boot is the smaller one")
+        return self
 
 
 class Scenario(_Table):
@@ -131,6 +153,13 @@ class Scenario(_Table):
     faults: Annotated[tuple[FaultTable, ...], Field(max_length=1000)] = ()
     cloud: CloudTable = CloudTable()
     targets: dict[str, Annotated[int, Field(ge=0, le=160_000)]] = {}
+
+    @model_validator(mode="after")
+    def _in_time(self) -> Scenario:
+        for number, table in enumerate(self.jobs):
+            if table.begin >= self.lasts or any(at_s > self.lasts for at_s in table.at):
+                raise ValueError(f"jobs[{number}] come after the load is over: make lasts longer")
+        return self
 
 
 class TooManyJobs(ValueError):

@@ -18,7 +18,7 @@ TOML_MAX_B = 1024 * 1024
 DUMP_MAX_B = 256 * 1024 * 1024
 
 
-def scenario(path: Path) -> Scenario:
+def scenario_of(path: Path) -> Scenario:
     """A load or a file of faults. Raises ConfigError."""
     _check_size(path, TOML_MAX_B)
     file = read_toml(path)
@@ -27,6 +27,20 @@ def scenario(path: Path) -> Scenario:
     except ValidationError as error:
         faults = [fault_of(one, Scenario) for one in error.errors(include_url=False)]
         raise ConfigError(str(path), _placed(file, faults)) from None
+
+
+def with_faults(scenario: Scenario, path: Path) -> Scenario:
+    """The load with faults, targets and `[cloud]` of another file. Raises ConfigError."""
+    more = scenario_of(path)
+    if more.jobs:
+        raise ConfigError(str(path), [Fault("has [[jobs]], and is a file of faults: give it with --load")])
+    update: dict[str, object] = {
+        "faults": scenario.faults + more.faults,
+        "targets": {**scenario.targets, **more.targets},
+    }
+    if "cloud" in more.model_fields_set:
+        update["cloud"] = more.cloud
+    return scenario.model_copy(update=update)
 
 
 def dump(path: Path, settings: Settings) -> sacct.Dump:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from meshd.cli.render.table import Table
 from meshd.cli.render.terminal import clean_text
-from meshd.plaintext import age
+from meshd.plaintext import age, counted
 from meshd.simulate.schema import ComparisonView, PoolRow, SimulationView
 
 _POOLS = (
@@ -60,7 +60,9 @@ def _notes(view: SimulationView) -> Iterator[Text]:
     if view.taken_back:
         yield clean_text(f"spot machines that their cloud took back: {view.taken_back}")
     for row in view.never:
-        yield clean_text(f"{row.count} jobs can never run: {row.text}", "yellow")
+        yield clean_text(f"{counted(row.count, 'job')} can never run: {row.text}", "yellow")
+    if not view.all_pools.jobs and not view.never:
+        yield clean_text("there are no jobs", "yellow")
     for row in view.left_out:
         yield clean_text(f"left out: {row.count} {row.text}")
     for text in view.priced:

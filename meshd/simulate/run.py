@@ -6,7 +6,7 @@ import logging
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ from meshd.provider_api import Offer, ProviderCapabilities
 from meshd.simulate.clock import SimClock
 from meshd.simulate.cluster import ClusterLife, ClusterWorld, JobLog
 from meshd.simulate.faults import Violation
-from meshd.simulate.load import JobSpec, Scenario
+from meshd.simulate.load import FaultTable, JobSpec, Scenario
 from meshd.simulate.schema import KindRow, PoolRow, SimulationView, TroubleRow
 
 TAIL_S = 7 * 86400.0
@@ -35,8 +35,8 @@ LEAVE_S = 6 * 3600.0
 """After the last job has ended, it goes on for at most so long, until all idle machines are given back."""
 STEP_LEAST_S = 0.001
 MICROS = 1_000_000
-Told = Callable[[float, float, int], None]
-"""Told how far it is: simulated seconds, those in all at least, and the machines there are."""
+Told = Callable[[float, int, int, int], None]
+"""Told how far it is: simulated seconds, jobs that have ended, jobs in all, and the machines there are."""
 
 
 class SimulationFault(MeshdError):
@@ -56,6 +56,15 @@ class Market:
     able: Mapping[str, ProviderCapabilities]
     offers: Mapping[str, tuple[Offer, ...]]
     priced: tuple[str, ...] = ()
+
+    def without(self, faults: Iterable[FaultTable]) -> Counter[str]:
+        """The faults that concern nothing that can be rented, in words."""
+        every = [offer for found in self.offers.values() for offer in found]
+        return Counter(
+            f"{fault.words}: nothing of it can be rented"
+            for fault in faults
+            if not any(fault.concerns(offer.provider, offer.key, spot=offer.spot) for offer in every)
+        )
 
 
 async def simulate(
@@ -151,7 +160,7 @@ def _why_never(job: JobSpec, settings: Settings, promised: Mapping[str, Promise]
 async def _live(life: ClusterLife, last_s: float, told: Told) -> Counter[str]:
     """Until all jobs have ended and what they needed is given back; the most machines of each pool at once."""
     world, peaks = life.world, Counter[str]()
-    end_s, quiet_s, look_s = last_s + TAIL_S, None, 0.0
+    end_s, quiet_s, look_s, in_all = last_s + TAIL_S, None, 0.0, len(world.coming)
     while world.clock.t_s < end_s:
         world.move_on(max(STEP_LEAST_S, min(look_s, world.next_event_s()) - world.clock.t_s))
         if world.job_ended:
@@ -170,7 +179,8 @@ async def _live(life: ClusterLife, last_s: float, told: Told) -> Counter[str]:
         machines = life.journal.machines()
         there = Counter(str(m.pool) for m in machines)
         peaks = Counter({pool: max(peaks[pool], there[pool]) for pool in {*peaks, *there}})
-        told(world.clock.t_s, max(last_s, world.clock.t_s), len(machines))
+        left = len(world.coming) + len(world.queue)
+        told(world.clock.t_s, in_all - left, in_all, len(machines))
         if world.coming or world.queue:
             quiet_s = None
             continue

@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from meshd.simulate.load import DAYS_MAX, JOBS_MAX, JobSpec, numbered
 
 COLUMNS = "JobID,User,Partition,Submit,Start,State,ElapsedRaw,NNodes,ReqTRES"
-COMMAND = f"sacct -a -X -P -S 2026-11-01 -E 2026-11-08 -o {COLUMNS}"
+COMMAND = f"TZ=UTC sacct -a -X -P --noconvert -S 2026-11-01 -E 2026-11-08 -o {COLUMNS}"
+"""In UTC, since no hour comes twice there when summer time ends."""
 NEEDED = ("JobID", "Partition", "Submit", "ElapsedRaw", "NNodes")
 LINE_MAX = 64 * 1024
 FAULTS_MAX = 10
@@ -95,6 +97,8 @@ def _moved(rows: Iterable[JobSpec], first_s: float) -> Iterator[JobSpec]:
 
 
 def _header(line: str) -> list[str]:
+    if not line.strip():
+        raise BadDump([BadLine(1, f"there is nothing in it: make the dump with `{COMMAND}`")])
     columns = [name.strip() for name in line.lstrip("\ufeff").rstrip("\r\n").split("|")]
     missing = [name for name in NEEDED if name not in columns]
     if missing:
@@ -149,15 +153,19 @@ def _job(row: Mapping[str, str], job: str, pool: str) -> JobSpec:
 def _number(row: Mapping[str, str], column: str) -> float:
     value = row[column]
     if not re.fullmatch(r"\d{1,10}", value):
-        raise ValueError(f"{column} {_short(value)} is not a whole number")
+        raise ValueError(f"{column} {_short(value)} is not a whole number (sacct prints those with --noconvert)")
     return float(value)
 
 
 def _time(value: str) -> float:
-    """Seconds of a moment, for differences: the dump has the local time of its head."""
-    if not _TIME.fullmatch(value):
-        raise ValueError(f"Submit {_short(value)} is not a time such as 2026-11-01T09:30:00")
-    moment = datetime.fromisoformat(value)
+    """Seconds of a moment, for differences: the dump has the time of one zone."""
+    moment = None
+    if _TIME.fullmatch(value):
+        with suppress(ValueError):
+            moment = datetime.fromisoformat(value)
+    if moment is None:
+        example = "2026-11-01T09:30:00 (sacct prints those unless SLURM_TIME_FORMAT is set)"
+        raise ValueError(f"Submit {_short(value)} is not a time such as {example}")
     return (moment - datetime(1970, 1, 1)).total_seconds()  # noqa: DTZ001
 
 

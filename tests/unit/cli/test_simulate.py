@@ -121,11 +121,39 @@ def test_prices_that_were_fetched_here_come_before_those_that_ship(meshctl: Mesh
         (("--load", "dump"), 1, "line 1"),
         (("--load", "load.toml", "--offers", "dump"), 1, "meshctl offers"),
         (("--load", "load.toml", "--compare", "load.toml"), 1, "load.toml"),
+        (("--load", "load.toml", "--faults", "load.toml"), 1, "jobs"),
+        (("--load", "target.toml"), 1, "nope"),
     ],
 )
 def test_bad_input_is_named(
     meshctl: Meshctl, files: Path, argv: tuple[str, ...], code: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(files)
+    (files / "target.toml").write_text("[targets]\nnope = 4\n")
     ran = meshctl("simulate", *argv, config=str(files / "meshd.toml"))
     assert (ran.code, words in ran.err) == (code, True), ran.err
+
+
+def test_no_jobs_no_prices_and_faults_of_nothing_are_said(meshctl: Meshctl, files: Path) -> None:
+    (files / "dump").write_text(DUMP.splitlines()[0] + "\n")
+    ran = meshctl("simulate", "--sacct", str(files / "dump"), config=str(files / "meshd.toml"))
+    assert (ran.code, "no jobs" in ran.out) == (0, True)
+    (files / "faults.toml").write_text('[[faults]]\nkind = "no_capacity"\noffer = "aws/mars/*"\n')
+    argv = ("--load", str(files / "load.toml"), "--faults", str(files / "faults.toml"), "-o", "json")
+    ran = meshctl("simulate", *argv, config=str(files / "meshd.toml"))
+    assert [("aws/mars/*" in row["text"], row["count"]) for row in ran.json()["left_out"]] == [(True, 1)]
+    priceless = SETTINGS.format(state=files / "none").replace("[providers.aws]", "")
+    (files / "meshd.toml").write_text(priceless)
+    ran = meshctl("simulate", "--load", str(files / "load.toml"), "-o", "json", config=str(files / "meshd.toml"))
+    found = ran.json()
+    assert (ran.code, found["all_pools"]["started"], [row["count"] for row in found["never"]]) == (0, 0, [2])
+    assert "--offers" in found["priced"][0]
+
+
+def test_the_same_settings_twice_differ_in_nothing(meshctl: Meshctl, files: Path) -> None:
+    same = files / "same.toml"
+    same.write_text((files / "meshd.toml").read_text())
+    argv = ("simulate", "--load", str(files / "load.toml"), "--compare", str(same), "-o", "json")
+    found = meshctl(*argv, config=str(files / "meshd.toml")).json()
+    first, second = ({**found[name], "settings": ""} for name in ("first", "second"))
+    assert first == second

@@ -16,7 +16,7 @@ HEAD = '[[jobs]]\npool = "a100"\nlasts = "1h"\n'
 def scenario(tmp_path: Path, text: str) -> Scenario:
     path = tmp_path / "load.toml"
     path.write_text(text)
-    return read.scenario(path)
+    return read.scenario_of(path)
 
 
 def test_jobs_come_at_their_times_in_their_order(tmp_path: Path) -> None:
@@ -62,6 +62,9 @@ def test_a_load_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (f'{HEAD}every = "1h"\n{HEAD}every = "1h"\nnodes = 0\n', 9, "nodes"),
         ('lasts = "93d"\n', 1, "lasts"),
         ('[cloud]\nboot = ["1s"]\n', 2, "boot"),
+        ('\n[cloud]\nboot = ["3m", "1m"]\n', 2, "boot"),
+        (f'{HEAD}every = "1m"\nfrom = "2h"\nuntil = "1h"\n', 1, "until"),
+        (f'{HEAD}at = ["1h"]\nuntil = "2h"\n', 1, "at"),
     ],
 )
 def test_a_fault_names_its_line(tmp_path: Path, text: str, line: int, word: str) -> None:
@@ -71,13 +74,35 @@ def test_a_fault_names_its_line(tmp_path: Path, text: str, line: int, word: str)
     assert word in str(caught.value)
 
 
+@pytest.mark.parametrize("when", ['at = ["3h"]', 'every = "1m"\nfrom = "2h"'])
+def test_jobs_that_come_after_the_load_is_over_are_a_fault(tmp_path: Path, when: str) -> None:
+    with pytest.raises(ConfigError, match=r"jobs\[1\]"):
+        scenario(tmp_path, f'lasts = "2h"\n{HEAD}at = ["2h"]\n{HEAD}{when}\n')
+
+
+def test_a_file_of_faults_has_no_jobs(tmp_path: Path) -> None:
+    path = tmp_path / "faults.toml"
+    path.write_text('[[faults]]\nkind = "outage"\n[targets]\na100 = 8\n[cloud]\nboot = ["1m", "2m"]\n')
+    first = scenario(tmp_path, f'{HEAD}every = "1h"\n[targets]\na100 = 1\nb = 2\n')
+    both = read.with_faults(first, path)
+    assert (both.jobs, len(both.faults), both.targets, both.cloud.boot) == (
+        first.jobs,
+        1,
+        {"a100": 8, "b": 2},
+        (60, 120),
+    )
+    path.write_text(f'{HEAD}every = "1h"\n')
+    with pytest.raises(ConfigError, match="jobs"):
+        read.with_faults(first, path)
+
+
 def test_a_file_has_a_bound(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="1 MiB"):
         scenario(tmp_path, "#" * (read.TOML_MAX_B + 1))
     with pytest.raises(ConfigError, match="no file"):
-        read.scenario(tmp_path)
+        read.scenario_of(tmp_path)
     with pytest.raises(ConfigError, match="cannot be read"):
-        read.scenario(tmp_path / "none")
+        read.scenario_of(tmp_path / "none")
 
 
 def test_a_fault_holds_for_its_time_and_its_offers(tmp_path: Path) -> None:
@@ -88,3 +113,16 @@ def test_a_fault_holds_for_its_time_and_its_offers(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert not fault.holds(4000, "aws", "aws/us-east-1/g5.xlarge")
     assert fault.edges == (3600, 7200)
+
+
+def test_a_fault_that_concerns_nothing_is_known(tmp_path: Path) -> None:
+    kinds = 'kind = "no_capacity"\noffer = "aws/*/p5.*"', 'kind = "spot_ends"', 'kind = "outage"\nprovider = "gce"'
+    faults = scenario(tmp_path, "".join(f"[[faults]]\n{kind}\n" for kind in kinds)).faults
+    concerned = [
+        [fault.concerns(provider, offer, spot=spot) for fault in faults]
+        for provider, offer, spot in (
+            ("aws", "aws/us-east-1/p5.48xlarge", False), ("aws", "aws/us-east-1/g5.xlarge/spot", True),
+            ("gce", "gce/us-central1/g2-standard-4", False),
+        )
+    ]  # fmt: skip
+    assert concerned == [[True, False, False], [False, True, False], [False, False, True]]

@@ -79,7 +79,8 @@ def test_a_dump_without_jobs_is_none() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        row("x"), row("7;rm"), row(submit="Unknown"), row(submit="2026-13-01T10:00:00"), row(elapsed="-1"),
+        row("x"), row("7;rm"), row(submit="Unknown"), row(submit="1761998400"), row(submit="2026-11-01T10:00:00Z"),
+        row(submit="2026-11-01T10:00:00+01:00"), row(nodes="2K"), row(submit="2026-13-01T10:00:00"), row(elapsed="-1"),
         row(elapsed="1-00:00:00"), row(elapsed="9" * 30), row(nodes="0"), row(nodes="99999"), row(nodes=""),
         "7|ana|gpu", row() + "|more|", "\x00", row(elapsed="9999999999"),
     ],
@@ -88,6 +89,18 @@ def test_a_line_that_cannot_be_read_is_named(bad: str) -> None:
     with pytest.raises(BadDump) as caught:
         dump(row(), bad, row())
     assert [fault.line for fault in caught.value.faults] == [3]
+
+
+def test_a_dump_of_nothing_says_how_to_make_one() -> None:
+    for lines in ([], [""], ["\n"]):
+        with pytest.raises(BadDump, match="sacct -a -X -P"):
+            read(lines, POOLS)
+
+
+def test_tasks_of_arrays_and_parts_of_heterogeneous_jobs_are_jobs() -> None:
+    found = dump(row("3_1"), row("3_[2-10%2]"), row("4+0"), row("4+1"))
+    assert len(found.jobs) == 3
+    assert sorted(found.left_out.values()) == [1, 2]
 
 
 def test_a_header_without_a_column_is_refused() -> None:
