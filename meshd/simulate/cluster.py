@@ -369,10 +369,12 @@ class ClusterLife(QueueLife):
                 waits_s.append(max(timing.tick_interval_s, WAITING_LOOK_S))
             else:
                 waits_s.append(timing.tick_interval_s)
-        if world.drains or world.powering or world.down or world.leaving:
+        if world.powering or world.down or world.leaving:
             waits_s.append(max(timing.tick_interval_s, WAITING_LOOK_S))
-        elif any(not job.slots for job in world.queue.values()):
-            waits_s.append(FULL_LOOK_S)
+        elif world.drains or any(not job.slots for job in world.queue.values()):
+            now = world.clock.now()
+            over_s = [(cooldown.until - now).total_seconds() for cooldown in self.journal.cooldowns(now).values()]
+            waits_s.append(min(FULL_LOOK_S, *over_s, FULL_LOOK_S) + timing.tick_interval_s / 2)
         return now_s + max(AGAIN_S, min(waits_s))
 
     def sees_end_s(self) -> float:
@@ -398,6 +400,6 @@ class ClusterLife(QueueLife):
 WAITING_LOOK_S = 15.0
 IDLE_LOOK_S = 30.0
 FULL_LOOK_S = 60.0
-"""Jobs wait, and all slots of their pool have others."""
+"""Jobs wait, and all slots of their pool have others or are closed, and no cooldown ends before."""
 LEAVING_LOOK_S = 1.0
 QUIET_LOOK_S = 600.0
