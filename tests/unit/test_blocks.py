@@ -146,7 +146,7 @@ def test_settings_are_accepted(block: Block, tmp_path: Path) -> None:
         assert table["project"]["entry-points"].keys() == {plugins.GROUP}
     elif table.keys() & set(Scenario.model_fields):
         file.write_text(block.text)
-        simulate.scenario(file)
+        simulate.scenario_of(file)
     else:
         file.write_text(toml(merged(MINIMAL, table)))
         for name, secret in CREDENTIALS.items():
