@@ -34,6 +34,8 @@ class Endpoint(Generic[Q, A]):
         extra_s: how many seconds longer than other endpoints it may take.
         formerly: older paths, which go on working.
         deprecated: nothing in this project uses it any more; other programs may.
+        shared: one answer serves all who ask without parameters at about the same time: many watch it, and making it
+            takes the longer the larger the cluster is.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Endpoint(Generic[Q, A]):
     extra_s: float = 0.0
     formerly: tuple[str, ...] = ()
     deprecated: bool = False
+    shared: bool = False
 
     @property
     def has_dry_run(self) -> bool:
@@ -75,10 +78,12 @@ class ReadByMembers(Endpoint[Q, A]):
 STATUS: Read[None, s.StatusView] = Read(
     "status", "GET", "/v1/status", None, s.StatusView,
     "Pools, problems, sources and spending. Answers from memory: it never waits for a cloud.",
+    shared=True,
 )  # fmt: skip
 NODES: Read[None, s.NodesView] = Read(
     "nodes", "GET", "/v1/nodes", None, s.NodesView,
     "All machines that are not GONE, ordered by pool, slot and machine.",
+    shared=True,
 )  # fmt: skip
 PLAN: Read[None, s.PlanView] = Read(
     "plan", "GET", "/v1/plan", None, s.PlanView,
@@ -92,6 +97,7 @@ PREVIEW: Read[s.ScaleRequest, s.PlanView] = Read(
 JOBS: Read[s.JobsQuery, s.JobsView] = Read(
     "jobs", "GET", "/v1/jobs", s.JobsQuery, s.JobsView,
     "Slurm's queue in the partitions of the pools and of the head, as it was read last.",
+    shared=True,
 )  # fmt: skip
 OFFERS: Read[s.OffersQuery, s.OffersView] = Read(
     "offers", "GET", "/v1/offers", s.OffersQuery, s.OffersView,

@@ -11,9 +11,15 @@ from meshd.api.schema import Document
 
 
 class Handlers:
-    """One handler for each endpoint of the table but CALLER, which the server answers itself."""
+    """One handler for each endpoint of the table but CALLER, which the server answers itself.
 
-    def __init__(self) -> None:
+    Args:
+        revision: changes with what the answers of the shared endpoints depend on.
+    """
+
+    def __init__(self, revision: Callable[[], object] = lambda: None) -> None:
+        self._revision = revision
+        self._written = 0
         self._reads: dict[Endpoint[Any, Any], Callable[..., Awaitable[Document]]] = {}
         self._writes: dict[Endpoint[Any, Any], Callable[[Any, Actor], Awaitable[Document]]] = {}
 
@@ -34,6 +40,11 @@ class Handlers:
         """
         self._writes[endpoint] = handler
 
+    @property
+    def revision(self) -> object:
+        """Changes with what the answers of the shared endpoints depend on, and after each write."""
+        return self._written, self._revision()
+
     def check(self) -> None:
         """Raise ValueError for endpoints of the table that have no handler."""
         missing = [e.name for e in ENDPOINTS if e is not CALLER and e not in self._reads and e not in self._writes]
@@ -49,6 +60,9 @@ class Handlers:
             actor: who asks; a Read needs to know nothing of it.
         """
         if endpoint in self._writes:
-            return cast("A", await self._writes[endpoint](request, actor))
+            try:
+                return cast("A", await self._writes[endpoint](request, actor))
+            finally:
+                self._written += 1
         handler = self._reads[endpoint]
         return cast("A", await (handler() if request is None else handler(request)))

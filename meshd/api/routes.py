@@ -18,20 +18,25 @@ from meshd.api.faults import Denied, NotReady, TooMany
 from meshd.api.handlers import Handlers
 from meshd.api.monitoring import MonitoringPages
 from meshd.api.schema import CallerView, Document, Request
+from meshd.runtime.clock import Clock
+from meshd.runtime.singleflight import SingleFlight
 
 log = structlog.get_logger(__name__)
 
 ACCOUNTS_TIMEOUT_S = 3.0
 READ_TIMEOUT_S = 30.0
+SHARED_S = 1.0
+"""A shared answer is at most this old, and never older than the handlers' revision."""
 POLLS_PER_USER = 32
 
 
 class Routes:
     """Serves the table of endpoints: reads the request, checks the caller, calls the handler, writes the answer."""
 
-    def __init__(self, handlers: Handlers, authorizer: Authorizer, monitoring: MonitoringPages) -> None:
+    def __init__(self, handlers: Handlers, authorizer: Authorizer, monitoring: MonitoringPages, clock: Clock) -> None:
         handlers.check()
         self._handlers = handlers
+        self._clock = clock
         self._authorizer = authorizer
         self._monitoring = monitoring
         self._polls: Counter[int] = Counter()
@@ -53,6 +58,8 @@ class Routes:
     def _page(self, endpoint: Endpoint[Any, Any]) -> Callable[[web.Request], Awaitable[web.Response]]:
         if endpoint is CALLER:
             return self._caller
+        if endpoint.shared:
+            return self._shared_page(endpoint)
         serve = self._read
         if isinstance(endpoint, Write):
             serve = self._write
@@ -61,6 +68,21 @@ class Routes:
 
         async def page(request: web.Request) -> web.Response:
             return await serve(endpoint, request)
+
+        return page
+
+    def _shared_page(self, endpoint: Endpoint[Any, Any]) -> Callable[[web.Request], Awaitable[web.Response]]:
+        usual = endpoint.request() if endpoint.request else None
+
+        async def make() -> bytes:
+            return _written(await self._answer(endpoint, usual))
+
+        shared = SingleFlight(make, SHARED_S, self._clock, lambda: self._handlers.revision)
+
+        async def page(request: web.Request) -> web.Response:
+            if await _request(endpoint, request) == usual:
+                return _response(await shared())
+            return await self._read(endpoint, request)
 
         return page
 
@@ -184,4 +206,12 @@ def _is_list(model: type[BaseModel], name: str) -> bool:
 
 
 def _json(document: BaseModel) -> web.Response:
-    return web.json_response(text=document.model_dump_json())
+    return _response(_written(document))
+
+
+def _written(document: BaseModel) -> bytes:
+    return document.model_dump_json().encode()
+
+
+def _response(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json", charset="utf-8")

@@ -15,6 +15,7 @@ from meshd.api.listen import SocketError, clear_stale, identity
 from meshd.api.middleware import error_documents, throttled
 from meshd.api.monitoring import MonitoringPages
 from meshd.api.routes import Routes
+from meshd.runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -28,11 +29,14 @@ _SHUTDOWN_TIMEOUT_S = 5.0
 class HeadApiServer:
     """Serves the endpoints. `start` and `stop` once each."""
 
-    def __init__(self, handlers: Handlers, *, path: Path, authorizer: Authorizer, monitoring: MonitoringPages) -> None:
+    def __init__(
+        self, handlers: Handlers, *, path: Path, authorizer: Authorizer, monitoring: MonitoringPages, clock: Clock
+    ) -> None:
         self._handlers = handlers
         self._path = path
         self._authorizer = authorizer
         self._monitoring = monitoring
+        self._clock = clock
         self._runner: web.AppRunner | None = None
         self._routes: Routes | None = None
         self._ours: tuple[int, int] | None = None
@@ -52,7 +56,7 @@ class HeadApiServer:
         app = web.Application(
             client_max_size=BODY_MAX_B, middlewares=[limiter.middleware(), error_documents, throttled(own_uid)]
         )
-        self._routes = Routes(self._handlers, self._authorizer, self._monitoring)
+        self._routes = Routes(self._handlers, self._authorizer, self._monitoring, self._clock)
         self._routes.add_to(app)
         self._runner = limiter.runner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_TIMEOUT_S)
         await self._runner.setup()

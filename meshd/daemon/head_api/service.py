@@ -119,7 +119,7 @@ class HeadService:
 
     def handlers(self) -> Handlers:
         """What answers which endpoint."""
-        table = Handlers()
+        table = Handlers(lambda: self._state.revision)
         table.read(e.STATUS, self._status.status)
         table.read(e.NODES, self._status.nodes)
         table.read(e.JOBS, self._jobs.jobs)

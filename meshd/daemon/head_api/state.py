@@ -40,6 +40,11 @@ class HeadState:
         """Machines, targets, cooldowns and events."""
         return self.machine_store.journal
 
+    @property
+    def revision(self) -> tuple[int, int]:
+        """Changes with each tick, and with each change of a machine's record but those of its heartbeats."""
+        return self.controller.ticks, self.journal.revision
+
     def tick(self) -> Tick:
         """The last tick.
 

@@ -120,6 +120,6 @@ def build(
     handlers = service.handlers()
     server = HeadApiServer(
         handlers, path=cluster.socket, authorizer=Authorizer(cluster.socket_group, own_uid=os.getuid()),
-        monitoring=pages,
+        monitoring=pages, clock=clock,
     )  # fmt: skip
     return HeadApiParts(service, handlers, server, metrics_service, reload)

@@ -82,6 +82,7 @@ class MachineController(Controller):
 
     Attributes:
         last: the last tick.
+        ticks: how many there were.
         problem: why it could not be finished; "" when it was.
     """
 
@@ -116,6 +117,7 @@ class MachineController(Controller):
         self._clock_steps = ClockSteps(clock)
         self._clock_since = clock.now()
         self.last: Tick | None = None
+        self.ticks = 0
         self.problem = ""
 
     def problems(self) -> Iterable[ProblemView]:
@@ -159,6 +161,7 @@ class MachineController(Controller):
                 log.error("tick_stopped", reason=str(error))
             self.problem = str(error)
         self.last = Tick(now, decided, snapshot, self._clock.monotonic_s() - started_s)
+        self.ticks += 1
         self._tick_took_s(self.last.took_s)
         for follower in self._followers:
             follower.wake()

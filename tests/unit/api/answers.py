@@ -24,10 +24,10 @@ class Call:
 
 
 class Checked(Handlers):
-    """Handlers that may refuse only as the table declares."""
+    """Handlers that may refuse only as the table declares. No two callers share an answer."""
 
     def __init__(self, inner: Handlers | None = None) -> None:
-        super().__init__()
+        super().__init__(revision=object)
         if inner is not None:
             self._reads, self._writes = inner._reads, inner._writes
 

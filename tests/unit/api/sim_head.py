@@ -135,7 +135,9 @@ class SimHead(Answers):
         self.daemon = daemon = _Daemon(self.world, Path(self._directory.name) / "journal.db")
         self.journal = daemon.journal
         daemon.reconciler.tick()
-        state = HeadState(daemon.machine_store, daemon.reconciler, daemon.desired, daemon.snapshot, self.world.clock)
+        self.state = state = HeadState(
+            daemon.machine_store, daemon.reconciler, daemon.desired, daemon.snapshot, self.world.clock
+        )
         live, nodes = live_settings(), node_parts(daemon.machine_store)
         ping = SlurmPing(_yes, lambda: None, self.world.clock)
         report = Report(
@@ -251,8 +253,9 @@ def serve(
     """The head behind a real server on a real socket. A tick begins every 20 ms, unless it is frozen."""
     authorizer = Authorizer(group, own_uid=own_uid, accounts=accounts)
     server = HeadApiServer(
-        head, path=socket, authorizer=authorizer, monitoring=MonitoringPages(Metrics().registry, list)
-    )
+        head, path=socket, authorizer=authorizer, monitoring=MonitoringPages(Metrics().registry, list),
+        clock=SystemClock(),
+    )  # fmt: skip
 
     async def ticks() -> None:
         while True:

@@ -34,6 +34,7 @@ from meshd.model.path import MeasuredPath, PathKind
 from meshd.obs.metrics import Metrics, MetricsSnapshot
 from meshd.plan.paths import FRESH_S
 from meshd.plan.waiting import Wait, WaitingJob
+from meshd.runtime.clock import SystemClock
 from tests.codes import faulty
 from tests.live import live_settings
 from tests.unit.api.answers import Answers
@@ -216,6 +217,7 @@ async def test_served_on_the_unix_socket(metrics: Metrics, tmp_path: Path) -> No
         path=path,
         authorizer=Authorizer("nobody", own_uid=0),
         monitoring=MonitoringPages(metrics.registry, list),
+        clock=SystemClock(),
     )
     await server.start()
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session:

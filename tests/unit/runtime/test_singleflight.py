@@ -60,3 +60,16 @@ async def test_an_error_is_everybodys_and_is_not_kept() -> None:
         await ask()
     costly.error = None
     assert await ask() == 2
+
+
+async def test_an_answer_of_another_revision_is_not_reused_even_while_it_is_made() -> None:
+    costly, revision = Costly(), 1
+    ask = SingleFlight(costly, 2.0, HandClock(), lambda: revision)
+    before = asyncio.create_task(ask())
+    await asyncio.sleep(0)
+    revision = 2
+    after = asyncio.create_task(ask())
+    await asyncio.sleep(0)
+    costly.go.set()
+    assert await asyncio.gather(before, after) == [1, 2]
+    assert await ask() == 2
