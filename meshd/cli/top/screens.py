@@ -23,22 +23,45 @@ LOG_LINES = 500
 ANSWER_MAX = 200
 """Of a line of text: a reason for a drain may not be longer."""
 _LOG_MAX = 5000
-_BACK: list[BindingType] = [Binding("escape,q,left", "dismiss", "Back")]
 
 
-class ExplainScreen(Screen[None]):
-    """What `meshctl explain` says of a subject, asked for again every few seconds.
+class FollowScreen(Screen[None]):
+    """Shows an answer of the daemon, asked for again every few seconds.
+
+    Args:
+        head: the daemon.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,left", "dismiss", "Back")]
+
+    def __init__(self, head: HeadClient) -> None:
+        super().__init__()
+        self._head = head
+
+    def on_mount(self) -> None:
+        """Ask at once."""
+        self._follow()
+        self.set_interval(FOLLOW_S, self._follow)
+
+    def _follow(self) -> None:
+        self.run_worker(self.ask(), exclusive=True)
+
+    async def ask(self) -> None:
+        """Ask once, and show the answer."""
+        raise NotImplementedError
+
+
+class ExplainScreen(FollowScreen):
+    """What `meshctl explain` says of a subject.
 
     Args:
         head: the daemon.
         subject: a machine, slot, pool or job.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = _BACK
-
     def __init__(self, head: HeadClient, subject: str) -> None:
-        super().__init__()
-        self._head, self._subject = head, subject
+        super().__init__(head)
+        self._subject = subject
         self._text = Static()  # an answer may be there before it is in the scroll
 
     def compose(self) -> ComposeResult:
@@ -47,16 +70,8 @@ class ExplainScreen(Screen[None]):
             yield self._text
         yield Footer(show_command_palette=False)
 
-    def on_mount(self) -> None:
-        """Ask at once."""
-        self.query_one(VerticalScroll).focus()
-        self._ask()
-        self.set_interval(FOLLOW_S, self._ask)
-
-    def _ask(self) -> None:
-        self.run_worker(self._answer(), exclusive=True)
-
-    async def _answer(self) -> None:
+    async def ask(self) -> None:
+        """The present explanation takes the place of the last."""
         try:
             view = await self._head.call(endpoints.EXPLAIN, ExplainQuery(subject=self._subject))
         except CliError as error:
@@ -65,7 +80,7 @@ class ExplainScreen(Screen[None]):
         self._text.update(Group(*explain(view)))
 
 
-class LogScreen(Screen[None]):
+class LogScreen(FollowScreen):
     """The logs of a machine as they grow.
 
     Args:
@@ -73,11 +88,9 @@ class LogScreen(Screen[None]):
         machine: its name.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = _BACK
-
     def __init__(self, head: HeadClient, machine: str) -> None:
-        super().__init__()
-        self._head, self._machine = head, machine
+        super().__init__(head)
+        self._machine = machine
         self._seen: dict[str, list[str]] = {}
         self._shown = self._fault = ""
 
@@ -86,16 +99,8 @@ class LogScreen(Screen[None]):
         yield RichLog(max_lines=_LOG_MAX, wrap=True, markup=False)
         yield Footer(show_command_palette=False)
 
-    def on_mount(self) -> None:
-        """Ask at once."""
-        self.query_one(RichLog).focus()
-        self._ask()
-        self.set_interval(FOLLOW_S, self._ask)
-
-    def _ask(self) -> None:
-        self.run_worker(self._answer(), group="logs", exclusive=True)
-
-    async def _answer(self) -> None:
+    async def ask(self) -> None:
+        """Add the lines that are new."""
         log = self.query_one(RichLog)
         try:
             view = await self._head.call(endpoints.LOGS, LogsQuery(machine=self._machine, lines=LOG_LINES))
