@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from deploy.sandbox.clouds.aws_images import StoredImage
+from deploy.sandbox.clouds.disk_copy import DiskCopy
 from deploy.sandbox.clouds.gce_key import private_key, service_account
 from deploy.sandbox.clouds.ledger import Ledger, Life, RentedMachine
 from deploy.sandbox.clouds.paperspace_bodies import Script
@@ -193,8 +194,8 @@ class AwsRig(SandboxRig):
             return self.server.ec2.things.add(kind.value, "us-east-1", name=name, tags=tags, thing_id=thing_id).id
         digits, now = uuid.uuid4().hex, self.clock.now()
         image = StoredImage(
-            f"ami-{digits[:17]}", f"snap-{digits[-17:]}", "us-east-1", name, "x86_64", 100, now, now, True, tags, tags,
-            copied=True,
+            f"ami-{digits[:17]}", f"snap-{digits[-17:]}", "us-east-1", name, "x86_64", 100,
+            DiskCopy(now, now, fails=True, done=True), tags, tags,
         )  # fmt: skip
         image.registered, image.snapshot_there = kind is BilledKind.IMAGE, kind is BilledKind.SNAPSHOT
         self.server.ec2.images.images.append(image)

@@ -15,12 +15,14 @@ from xml.sax.saxutils import escape
 
 from deploy.sandbox.clouds.aws_answers import error_reply, tags_in
 from deploy.sandbox.clouds.aws_moto import Reply
+from deploy.sandbox.clouds.disk_copy import CopyState, DiskCopy
 from deploy.sandbox.clouds.ledger import Ledger, RentedMachine
 from meshd.contract.faults import FaultKind
 from meshd.contract.standin import SMALL_PAGE
 
 ROOT_GIB = 100
 _NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
+_WORDS = {CopyState.PENDING: "pending", CopyState.READY: "available", CopyState.FAILED: "failed"}
 _NAME = re.compile(r"[A-Za-z0-9()\[\] ./\-'@_]{3,128}")
 
 
@@ -42,15 +44,12 @@ class StoredImage:
     name: str
     arch: str
     size_gib: int
-    created_at: datetime
-    ready_at: datetime
-    fails: bool
+    copy: DiskCopy
     image_tags: Mapping[str, str]
     snapshot_tags: Mapping[str, str]
     registered: bool = True
     snapshot_there: bool = True
     made_of: str = ""
-    copied: bool = False
 
 
 @dataclass(slots=True)
@@ -80,19 +79,12 @@ class ImageStore:
         digits, now = uuid.uuid4().hex, self.now()
         image = StoredImage(
             f"ami-{digits[:17]}", f"snap-{digits[-17:]}", region, name, arch,
-            int(form.get("BlockDeviceMapping.1.Ebs.VolumeSize", ROOT_GIB)), now,
-            now + timedelta(seconds=self.image_s), fails, tags_in(form, "image"), tags_in(form, "snapshot"),
-            made_of=machine.id,
+            int(form.get("BlockDeviceMapping.1.Ebs.VolumeSize", ROOT_GIB)),
+            DiskCopy(now, now + timedelta(seconds=self.image_s), fails),
+            tags_in(form, "image"), tags_in(form, "snapshot"), made_of=machine.id,
         )  # fmt: skip
         self.images.append(image)
-
-        def done() -> None:
-            image.copied = True
-
-        def failed() -> None:
-            image.fails = True
-
-        ledger.snapshot(machine, image.id, done, failed)
+        image.copy.begin(ledger, machine, image.id)
         return reply("CreateImage", f"<imageId>{image.id}</imageId>")
 
     def find(self, region: str, image_id: str) -> StoredImage | None:
@@ -120,9 +112,7 @@ class ImageStore:
 
     def state(self, image: StoredImage) -> str:
         """EC2's word for its state."""
-        if self.now() < image.ready_at or not (image.copied or image.fails):
-            return "pending"
-        return "failed" if image.fails else "available"
+        return _WORDS[image.copy.state(self.now())]
 
     def describe(self, form: Mapping[str, str], region: str, faults: Iterable[FaultKind]) -> Reply:
         """DescribeImages."""
@@ -181,7 +171,7 @@ class ImageStore:
         return (
             f"<imageId>{one.id}</imageId><imageLocation>123456789012/{escape(one.name)}</imageLocation>"
             f"<imageState>{shown}</imageState><imageOwnerId>123456789012</imageOwnerId>"
-            f"<creationDate>{time_text(one.created_at)}</creationDate><isPublic>false</isPublic>{novelty}"
+            f"<creationDate>{time_text(one.copy.begun_at)}</creationDate><isPublic>false</isPublic>{novelty}"
             f"<architecture>{one.arch}</architecture><imageType>machine</imageType><name>{escape(one.name)}</name>"
             f"<rootDeviceType>ebs</rootDeviceType><rootDeviceName>/dev/sda1</rootDeviceName>"
             f"<blockDeviceMapping><item><deviceName>/dev/sda1</deviceName><ebs>{disk}"
@@ -194,7 +184,7 @@ class ImageStore:
         status = {"pending": "pending", "failed": "error"}.get(self.state(one), "completed")
         return (
             f"<snapshotId>{one.snapshot_id}</snapshotId><volumeId>vol-ffffffff</volumeId><status>{status}</status>"
-            f"<startTime>{time_text(one.created_at)}</startTime><progress>100%</progress><ownerId>123456789012</ownerId>"
+            f"<startTime>{time_text(one.copy.begun_at)}</startTime><progress>100%</progress><ownerId>123456789012</ownerId>"
             f"<volumeSize>{one.size_gib}</volumeSize>"
             f"<description>Created by CreateImage({one.made_of}) for {one.id}</description>{tag_set(one.snapshot_tags)}"
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from deploy.sandbox.clouds.disk_copy import DiskCopy
 from deploy.sandbox.clouds.gce_bodies import BASE, number
 from deploy.sandbox.clouds.gce_rules import label_problem, no
 from deploy.sandbox.clouds.ledger import Ledger, RentedMachine
@@ -34,11 +35,8 @@ class StoredImage:
     labels: Mapping[str, str]
     description: str
     source_disk: str
-    created_at: datetime
-    ready_at: datetime
+    copy: DiskCopy
     operation: str
-    fails: bool
-    copied: bool = False
     deleted: bool = False
 
     @property
@@ -100,21 +98,12 @@ class ImageStore:
             labels=dict(body.get("labels") or {}),
             description=str(body.get("description", "")),
             source_disk=disk[0],
-            created_at=at,
-            ready_at=at + timedelta(seconds=self.image_s),
+            copy=DiskCopy(at, at + timedelta(seconds=self.image_s), fails),
             operation=f"operation-image-{len(self.images):06d}",
-            fails=fails,
         )
         self.images.append(image)
         self.requests[request_id or image.operation] = image
-
-        def done() -> None:
-            image.copied = True
-
-        def failed() -> None:
-            image.fails = True
-
-        ledger.snapshot(machine, image.layer, done, failed)
+        image.copy.begin(ledger, machine, image.layer)
         return image
 
     def find(self, name: str) -> StoredImage | None:
@@ -127,9 +116,7 @@ class ImageStore:
 
     def state(self, image: StoredImage) -> str:
         """Google's word for its state; FAILED for one that vanished."""
-        if self.now() < image.ready_at or not (image.copied or image.fails):
-            return "PENDING"
-        return "FAILED" if image.fails else "READY"
+        return image.copy.state(self.now()).name
 
     def known(self, name: str) -> StoredImage:
         """The image with this name. Refuses a name that no image has."""
@@ -164,7 +151,7 @@ class ImageStore:
             "id": one.id,
             "name": one.name,
             "description": one.description,
-            "creationTimestamp": one.created_at.isoformat(timespec="milliseconds"),
+            "creationTimestamp": one.copy.begun_at.isoformat(timespec="milliseconds"),
             "status": "DORMANT" if FaultKind.UNKNOWN_STATE in faults else state,
             "sourceType": "RAW",
             "sourceDisk": f"{BASE}/{one.source_disk}",
@@ -197,8 +184,8 @@ class ImageStore:
             "status": "DONE" if done else "RUNNING",
             "user": "somebody@example.com",
             "progress": 100 if done else 0,
-            "insertTime": one.created_at.isoformat(timespec="milliseconds"),
-            "startTime": one.created_at.isoformat(timespec="milliseconds"),
+            "insertTime": one.copy.begun_at.isoformat(timespec="milliseconds"),
+            "startTime": one.copy.begun_at.isoformat(timespec="milliseconds"),
             "selfLink": f"{BASE}/projects/{project}/global/operations/{name}",
         }
         if failed:
