@@ -112,7 +112,10 @@ async def measure(nodes: int, job_count: int, count: int, seconds: float, repeti
         view = replace(current.value, jobs=jobs(job_count, nodes))
 
         def tick() -> None:
-            daemon.sources.slurm.current = Fresh(view, daemon.ports.clock.now())
+            now = daemon.ports.clock.now()
+            daemon.sources.slurm.current = Fresh(view, now)
+            for machine in daemon.journal.machines():
+                daemon.journal.note(replace(machine, heartbeat_at=now))
             daemon.machines.controller.tick()
 
         async def ticks() -> None:
