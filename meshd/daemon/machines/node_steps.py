@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Protocol
 
@@ -124,9 +125,13 @@ class NodeSteps:
         machine = self._machine_store.get(step.subject)
         if machine.phase not in {Phase.CONFIGURING, Phase.TESTING} or machine.slurmd_started or machine.removal:
             return
-        args = {"slurm_settings": await self._slurm.node_settings(), "slurmd_args": slurmd_args(machine, step.cloud)}
-        if step.cloud:
-            await self._slurm.set_node_addrs({machine.slot: machine.tailnet_ip})
+
+        async def give_address() -> None:
+            if step.cloud:
+                await self._slurm.set_node_addrs({machine.slot: machine.tailnet_ip})
+
+        settings, _ = await asyncio.gather(self._slurm.node_settings(), give_address())
+        args = {"slurm_settings": settings, "slurmd_args": slurmd_args(machine, step.cloud)}
         # Written down before it is asked for: from here on a job may run there, whatever the agent answers.
         self._machine_store.change(
             step.subject,
