@@ -1,7 +1,8 @@
 #!/bin/sh
 # What a careful administrator would script to make a fresh machine a node, without meshd. It is the machine's user data,
 # so it runs at the same moment of the boot as meshd's stage 1. Everything it needs is in place beforehand: an auth key,
-# a login on the head without a password, a line of its own for the slot in the head's slurm.conf.
+# a login on the head without a password, a line of its own for the slot in the head's slurm.conf and gres.conf. It knows
+# which GPU it was rented with, and looks at none. slurmctld learns of the line by a reconfigure, which is waited for.
 set -eu
 NODE=@NODE@
 HEAD=@HEAD@
@@ -31,7 +32,7 @@ mark munge
 
 shape=$(slurmd -C | sed -n 's/.*\(CPUs=[0-9]* Boards=[0-9]* SocketsPerBoard=[0-9]* CoresPerSocket=[0-9]* ThreadsPerCore=[0-9]*\).*/\1/p')
 head "cp /etc/slurm/hand.conf /etc/slurm/hand.conf.old &&
-  sed -i 's/^NodeName=$NODE .*/NodeName=$NODE NodeAddr=$address $shape RealMemory=1024 State=UNKNOWN/' /etc/slurm/hand.conf &&
+  sed -i 's/^NodeName=$NODE .*/NodeName=$NODE NodeAddr=$address $shape RealMemory=1024 Gres=gpu:h100:1 State=UNKNOWN/' /etc/slurm/hand.conf &&
   scontrol reconfigure && scontrol ping >/dev/null" || exit 1
 mark reconfigured
 

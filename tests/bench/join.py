@@ -24,6 +24,8 @@ from tests.bench.report import Row, report, spread
 
 BY_HAND = Path(__file__).with_name("byhand.sh")
 LOG = "/var/log/slurm/slurmctld.log"
+DOWN = "CPUs=1 RealMemory=1024 Gres=gpu:h100:1 State=DOWN"
+"""The rest of a slot's line while no machine is there, by hand."""
 QUIET_S = 0.3
 """A reconfigure that takes longer waits for slurmctld's word to machines that have just gone."""
 
@@ -157,12 +159,13 @@ class ByHand:
             "ssh-keygen -q -t ed25519 -N '' -f /root/hand; cat /root/hand.pub >>/root/.ssh/authorized_keys; "
             "chmod 0600 /root/.ssh/authorized_keys; cat /root/hand"
         )
-        lines = [
-            f"NodeName=hand-{i} NodeAddr=239.195.0.{i} CPUs=1 RealMemory=1024 State=DOWN" for i in range(1, slots + 1)
-        ]
+        lines = [f"NodeName=hand-{i} NodeAddr=239.195.0.{i} {DOWN}" for i in range(1, slots + 1)]
         partition = f"PartitionName=hand Nodes=hand-[1-{slots}] MaxTime=INFINITE State=UP"
         await head.write("/etc/slurm/hand.conf", "\n".join([*lines, partition, ""]))
-        await head.shell("echo 'Include hand.conf' >>/etc/slurm/slurm.conf; scontrol reconfigure")
+        await head.shell(
+            f"echo 'NodeName=hand-[1-{slots}] Name=gpu Type=h100 File=/dev/nvidia0' >>/etc/slurm/gres.conf; "
+            "echo 'Include hand.conf' >>/etc/slurm/slurm.conf; scontrol reconfigure"
+        )
 
     async def round(self) -> Marks:
         """Boot one machine with the script, read what happened when, and throw it away."""
@@ -184,8 +187,8 @@ class ByHand:
                 marks = {key: float(at) for key, at in (line.split() for line in text.splitlines())}
         marks["idle"] = await logged(head, lines, f"node {name} returned to service")
         await head.shell(
-            f"sed -i 's/^NodeName={name} .*/NodeName={name} NodeAddr=239.195.0.{self._count} CPUs=1 RealMemory=1024 "
-            "State=DOWN/' /etc/slurm/hand.conf"
+            f"sed -i 's/^NodeName={name} .*/NodeName={name} NodeAddr=239.195.0.{self._count} {DOWN}/' "
+            "/etc/slurm/hand.conf"
         )
         await hypervisor.destroy(name)
         return marks
