@@ -95,7 +95,7 @@ parent = os.getppid()
 while not os.path.exists(online):
     if os.getppid() != parent:
         sys.exit(1)
-    time.sleep(0.02)
+    time.sleep(0.005)
 c = json.load(open(join))
 why = "no head"
 for head in c["heads"]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .account_tables import NAMES, Account, GroupRow, Table, Tables, account, group
 from .account_value import SLURMS, Group, User, Wanted, systems
@@ -48,8 +49,7 @@ class Ours:
     before_groups: Mapping[str, Lines] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(NamedTuple):
     """An account whose files change owner."""
 
     name: str
@@ -59,8 +59,7 @@ class Move:
     of_image: bool = True
 
 
-@dataclass(frozen=True)
-class Clash:
+class Clash(NamedTuple):
     """A user or group that could not be put there; `code` is BLOCKS or LEFT_OUT."""
 
     code: str

@@ -6,14 +6,13 @@ which must stay last.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 NAMES = ("group", "gshadow", "subuid", "subgid", "shadow", "passwd")
 """In the order in which they are written: an account is in passwd last, when all else of it is there."""
 
 
-@dataclass(frozen=True)
-class Tables:
+class Tables(NamedTuple):
     """The text of each file; None for one that is not there."""
 
     passwd: str = ""
@@ -30,11 +29,10 @@ class Tables:
 
     def with_text(self, name: str, text: str) -> Tables:
         """The tables with another text for one file."""
-        return replace(self, **{name: text})
+        return self._replace(**{name: text})
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(NamedTuple):
     """A readable line of passwd."""
 
     name: str
@@ -43,8 +41,7 @@ class Account:
     home: str
 
 
-@dataclass(frozen=True)
-class GroupRow:
+class GroupRow(NamedTuple):
     """A readable line of group."""
 
     name: str

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import NotPossible
 
@@ -21,8 +20,7 @@ def systems(number: int) -> bool:
     return number < SYSTEM_BELOW or number in NOBODY
 
 
-@dataclass(frozen=True)
-class User:
+class User(NamedTuple):
     """A user of the cluster. `subuid` and `subgid` are (first, count), or empty."""
 
     name: str
@@ -35,8 +33,7 @@ class User:
     subgid: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """A group of users."""
 
     name: str
@@ -44,8 +41,7 @@ class Group:
     members: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """What the node should have.
 
     Attributes:
@@ -65,8 +61,7 @@ SLURMS = ("slurm", "munge")
 
 def without_slurms(wanted: Wanted, numbers: Collection[int]) -> Wanted:
     """The same without the accounts and groups of slurm and munge, by name and by `numbers`."""
-    return replace(
-        wanted,
+    return wanted._replace(
         users=tuple(one for one in wanted.users if one.name not in SLURMS and one.uid not in numbers),
         groups=tuple(one for one in wanted.groups if one.name not in SLURMS and one.gid not in numbers),
     )

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from . import commands, erase, heartbeat, shares
+from . import commands, erase, heartbeat
 from .backoff import Backoff
 from .console import say
 from .deadman import DeadMan
@@ -17,9 +17,7 @@ from .files import read_json, sha256_of, write_atomic
 from .guard import MetadataGuard
 from .headlink import HeadLink
 from .join import configure, join
-from .login_watch import LoginWatch
 from .node import Node
-from .notices import NoticeWatch
 from .path_watch import PathWatch
 from .processes import look
 from .tools import run
@@ -32,6 +30,7 @@ RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 10.0
 EXIT_DEAD_MAN = 75
 BRING_UP_S = 8.0
+SLURMD_STARTS_S = 0.5
 SKEW_SAMPLES = 3
 
 
@@ -67,6 +66,36 @@ def reboots(node: Node) -> bool:
     return any(f"{kind}.target" in jobs for kind in ("reboot", "soft-reboot", "kexec"))
 
 
+class Watches:
+    """What the service watches besides (`ServiceWatches`). This one watches nothing: `bring_up` is over too soon for
+    that, and does not wait for the imports.
+    """
+
+    @property
+    def version(self) -> int:
+        """Grows when there is something to tell at once."""
+        return 0
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the machine's login, for people; "" when nothing is."""
+        return ""
+
+    def start(self) -> None:
+        """Start to watch."""
+
+    def notices(self) -> list[str]:
+        """Notices that the head does not have yet, oldest first."""
+        return []
+
+    def drop_notices(self, count: int) -> None:
+        """Drop the oldest `count` notices: the head has them."""
+
+    def spot_notices(self) -> list[dict[str, Any]] | None:
+        """What the cloud says of the end of this machine; None when that is not known."""
+        return None
+
+
 class Agent:
     """Connects the machine with the head.
 
@@ -76,9 +105,13 @@ class Agent:
         token: the join token, until the head has accepted this machine; then the agent uses its node token.
         dead_man_s: the dead-man limit until the head sends one.
         refused_pause_s: pause after a refusal.
+        watches: what is watched besides.
     """
 
-    def __init__(self, node: Node, link: HeadLink, token: str, dead_man_s: float, refused_pause_s: float) -> None:
+    def __init__(
+        self, node: Node, link: HeadLink, token: str, dead_man_s: float, refused_pause_s: float,
+        watches: Watches | None = None,
+    ) -> None:  # fmt: skip
         self._node = node
         self._link = link
         self._token = token
@@ -93,9 +126,8 @@ class Agent:
         self._forgot = False
         self._trouble = Trouble(link, lambda: node.state.node_token or self._token)
         self._metadata = MetadataGuard(node)
-        self._login = LoginWatch(node, moved=lambda _old, _new: link.cut())
+        self._watches = watches or Watches()
         self._path_watch = PathWatch(node)
-        self._notices = NoticeWatch(node, moved=link.interrupt)
         node.clock_skew_s = lambda: link.clock_skew_s(SKEW_SAMPLES)
 
     def bring_up(self) -> None:
@@ -114,17 +146,17 @@ class Agent:
             self._get_ready()
             if node.sections.takes_long() or (node.state.slurmd_wanted and not self._results):
                 return
-            self._poll(0.0 if node.state.slurmd_wanted else min(self._hold_s(), left_s))
+            # The poll that tells of slurmd's start is held too: the service's start would slow down slurmd's.
+            self._poll(min(SLURMD_STARTS_S if node.state.slurmd_wanted else self._hold_s(), left_s))
 
     def run(self) -> int:
         """Run until the dead-man switch ends the machine. Returns the exit code."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _stop)
         self._node.load.start()
-        self._login.start()
+        self._watches.start()
         self._metadata.start()
         self._path_watch.start()
-        self._notices.start()
         self._node.sections.start(moved=self._link.interrupt)
         try:
             return self._serve()
@@ -192,13 +224,13 @@ class Agent:
 
     def _poll(self, hold_s: float, phase: str = "") -> None:
         node = self._node
-        notices = self._login.notices()
+        notices = self._watches.notices()
         node.check_names()
-        told = (node.sections.version, self._notices.version)
+        told = (node.sections.version, self._watches.version)
         body = {
             "phase": phase or self._phase(),
             "munge_ok": self._configured,
-            "problem": (self._problem or self._login.problem)[:1000],
+            "problem": (self._problem or self._watches.problem)[:1000],
             "notices": notices,
             "roster_version": node.state.roster_version,
             "auth_key_sha256": sha256_of(node.paths.auth_key),
@@ -207,7 +239,7 @@ class Agent:
             "lacks": node.slurm_local.lacks,
             "sections": node.sections.report(),
             "faults": node.sections.faults(),
-            "spot_notices": self._notices.report(),
+            "spot_notices": self._watches.spot_notices(),
             "hold_s": hold_s,
             "heartbeat": {
                 **heartbeat.take(node.paths, node.load, node.systemd),
@@ -218,7 +250,7 @@ class Agent:
         try:
             answer = self._link.call(
                 "POST", "/v1/poll", node.state.node_token, body, hold_s + POLL_SLACK_S,
-                outdated=None if phase else lambda: (node.sections.version, self._notices.version) != told,
+                outdated=None if phase else lambda: (node.sections.version, self._watches.version) != told,
             )  # fmt: skip
         except Interrupted:
             return  # the head was there; the next poll tells the news
@@ -230,7 +262,7 @@ class Agent:
         self._dead_man.contact()
         self._forget_join_token()
         self._results = []
-        self._login.drop_notices(len(notices))
+        self._watches.drop_notices(len(notices))
         found = answer.get("commands") if isinstance(answer, dict) else None
         for command in found if isinstance(found, list) else ():
             if isinstance(command, dict):
@@ -283,6 +315,8 @@ class Agent:
             say(f"the reboot was not reported to the head: {error}")
         try:
             if shuts_down(self._node):
+                from . import shares  # most machines have none
+
                 shares.detach(self._node)
         except (NodeError, OSError) as error:
             say(f"the shares were not detached: {error}")

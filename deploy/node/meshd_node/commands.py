@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any
 
-from . import erase, logs, munge, reauth, shares
+from . import erase, munge
 from .console import say
 from .errors import NodeError, NotPossible
 from .files import sha256_of, write_atomic
@@ -117,6 +117,8 @@ def _node_token(node: Node, args: Args) -> Data:
 
 
 def _reauth(node: Node, args: Args) -> Data:
+    from . import reauth  # here, as others below: no join needs it
+
     return reauth.reauth(node, str(args["attempt"]), _key(args) if "key" in args else b"")
 
 
@@ -162,12 +164,16 @@ def _section(node: Node, args: Args) -> Data:
 
 
 def _collect_logs(node: Node, args: Args) -> Data:
+    from . import logs
+
     parts = args.get("parts", ())
     return {"logs": logs.collect(node, int(args.get("lines", 200)), [str(part) for part in parts])}
 
 
 def _leave(node: Node, _args: Args) -> Data:
     """The head gives the machine back: erase its secrets. The agent keeps its token in memory to reach the head."""
+    from . import shares
+
     node.state.slurmd_wanted = False
     node.state.left = True
     try:

@@ -17,6 +17,7 @@ from .errors import NodeError, ToolMissing
 from .kind import may_change_network
 from .limits import limited
 from .paths import Paths
+from .tailscale import Tailscale
 from .tools import find, run
 
 NVIDIA_TIMEOUT_S = 60.0
@@ -25,7 +26,9 @@ NVIDIA_TIMEOUT_S = 60.0
 LOOKS_S = NVIDIA_TIMEOUT_S + 15.0
 
 
-def gather(paths: Paths, clock_skew_s: Callable[[], float], *, systemd: bool, tun: bool) -> dict[str, Any]:
+def gather(
+    paths: Paths, clock_skew_s: Callable[[], float], *, systemd: bool, tun: bool, looks: Looks | None = None
+) -> dict[str, Any]:
     """All facts for the join, in the form of the head's API.
 
     Missing programs are facts too: without slurmd its version is "" and the shape is all zero; without nvidia-smi
@@ -36,22 +39,16 @@ def gather(paths: Paths, clock_skew_s: Callable[[], float], *, systemd: bool, tu
         clock_skew_s: asks the head for the time, while other threads read the hardware.
         systemd: whether systemd runs here. Without it this is a container, whose limits count, not its host's hardware.
         tun: whether tailscaled has a TUN device.
+        looks: the looks at the hardware that were begun; None begins them.
 
     Raises:
         HeadUnreachable: the head sent no time.
         ToolTimeout, ToolFailed, Hangs: slurmd or nvidia-smi is installed and broken.
         NotPossible: slurmd -C did not print its usual line.
     """
-    later = _Later()
-    for name, work in (
-        ("shape", lambda: _shape() if systemd else limited(_shape(), paths)),
-        ("gpus", lambda: gpus(paths)),
-        ("slurmd_version", lambda: _version("slurmd", "-V")),
-        ("tailscale_version", lambda: _version("tailscale", "version")),
-    ):
-        later.begin(name, work)
+    looks = looks or Looks(paths, systemd=systemd)
     skew_s = clock_skew_s()
-    found = later.results()
+    found = looks.results()
     found["gpus"], found["gpu_fault"] = found["gpus"]
     return {
         **found,
@@ -78,16 +75,25 @@ def ssh_host_key(paths: Paths, *, systemd: bool) -> str:
         return ""
 
 
-class _Later:
-    """Runs several calls at once, each in a thread. Importing concurrent.futures would take longer than the calls."""
+class Looks:
+    """Looks at the hardware and at what is installed, all at once, each in a thread.
 
-    def __init__(self) -> None:
+    Importing concurrent.futures would take longer than they do.
+
+    Args:
+        paths, systemd: as for `gather`.
+    """
+
+    def __init__(self, paths: Paths, *, systemd: bool) -> None:
         self._threads: list[threading.Thread] = []
         self._found: dict[str, Any] = {}
         self._failed: list[NodeError] = []
+        self._begin("shape", lambda: _shape() if systemd else limited(_shape(), paths))
+        self._begin("gpus", lambda: gpus(paths))
+        self._begin("slurmd_version", _slurmd_version)
+        self._begin("tailscale_version", lambda: _tailscale_version(paths))
 
-    def begin(self, name: str, work: Callable[[], Any]) -> None:
-        """Start one call."""
+    def _begin(self, name: str, work: Callable[[], Any]) -> None:
         thread = threading.Thread(target=self._look, args=(name, work), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -169,9 +175,17 @@ def _shape() -> dict[str, int]:
         )
 
 
-def _version(*argv: str) -> str:
+def _slurmd_version() -> str:
     try:
-        return parse.version(run(argv, 15.0).stdout)
+        return parse.version(run(["slurmd", "-V"], 15.0).stdout)
+    except NodeError:
+        return ""
+
+
+def _tailscale_version(paths: Paths) -> str:
+    """That of tailscaled, from itself: the program `tailscale` takes much longer to start than to answer."""
+    try:
+        return parse.version(str(Tailscale(paths.tailscaled_socket).status().get("Version", "")))
     except NodeError:
         return ""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import facts, meshnet, munge, pod
+from .bounded import begin
 from .console import say
 from .errors import HeadUnreachable, MungeFault, NotPossible
 from .files import read_json
@@ -41,8 +42,9 @@ def join(
         raise NotPossible("this machine has neither a join token nor a node token", "rent it again")
     if facts.missing_programs():
         _install(node, link, token, report)
+    looks, node.looks = node.looks, None
     body: dict[str, Any] = {
-        "facts": facts.gather(node.paths, link.clock_skew_s, systemd=node.systemd, tun=node.tun),
+        "facts": facts.gather(node.paths, link.clock_skew_s, systemd=node.systemd, tun=node.tun, looks=looks),
         "munge_key": munge.digest_of(node.paths.munge_key),
     }
     if instance_id := str(read_json(node.paths.join_file).get("instance_id", "")):
@@ -55,15 +57,16 @@ def join(
     except (KeyError, TypeError, ValueError) as error:
         raise HeadUnreachable(f"the head's answer to the join cannot be used ({type(error).__name__})") from None
     node.save()
-    node.sections.take(answer.get("sections"))
     say(f"accepted as {node.state.slot} of {node.state.cluster}", urgent=True)
-    ensure(node.paths, [str(name) for name in answer.get("packages") or []], lambda text: report("packages", text))
     _align(node)
     # Before munged starts: its credentials hold the address of the machine's host name.
     node.keep_names(_roster(answer))
     if munge.put_key(node.paths, key, node.munge) and munge.answers(node.paths):
         node.munged.restart()
-    node.munged.start_soon()
+    started = begin("the start of munged", node.munged.start_soon)
+    node.sections.take(answer.get("sections"))
+    started()
+    ensure(node.paths, [str(name) for name in answer.get("packages") or []], lambda text: report("packages", text))
 
 
 def configure(node: Node, link: HeadLink, report: Callable[[str, str], None] = lambda _stage, _text: None) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from .kind import CAP_SYS_NICE, has_capability, has_systemd, may_mount
 from .limits import cpus
 from .paths import Paths
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(NamedTuple):
     """Attributes:
     cgroups: the generation of control groups that slurmd can use here: "v1", "v2"; "" for none.
     mounts: root may mount file systems.

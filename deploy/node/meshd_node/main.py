@@ -7,24 +7,25 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import VERSION
-from .agent import Agent
 from .bounded import begin
 from .console import say, use_console, use_journal
 from .errors import NodeError
-from .facts import missing_programs
+from .facts import Looks, missing_programs
 from .files import locked, read_json
-from .handshake import open_paths
-from .headlink import HeadLink
 from .install import install, supervised_agent
-from .meshnet import PROXY
 from .node import Node
 from .paths import Paths
-from .tailscale import Tailscale
+
+if TYPE_CHECKING:
+    from .agent import Agent
 
 EXIT_FAILED = 1
+TURN_S = 0.0005
+"""What brings the machine up mostly waits for programs and for the head, beside threads that import and compute. After
+each of these waits it would wait 5 ms more for its turn."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,8 +92,11 @@ def _run(node: Node, refused_pause_s: float) -> int:
         return EXIT_FAILED
     node.stay_up()
     if not node.tun:
+        from .handshake import open_paths
+        from .tailscale import Tailscale
+
         open_paths(Tailscale(node.paths.tailscaled_socket), [str(head) for head in config["heads"]])
-    return _agent(config, node, refused_pause_s).run()
+    return _agent(config, node, refused_pause_s, service=True).run()
 
 
 def _first_node(paths: Paths, systemctl: str, tun: bool | None) -> Node:
@@ -105,10 +109,20 @@ def _first_node(paths: Paths, systemctl: str, tun: bool | None) -> Node:
         return Node(paths, systemctl, tun)
 
 
-def _agent(config: dict[str, Any], node: Node, refused_pause_s: float) -> Agent:
+def _agent(config: dict[str, Any], node: Node, refused_pause_s: float, *, service: bool) -> Agent:
+    from .agent import Agent
+    from .headlink import HeadLink
+    from .meshnet import PROXY
+
     heads = [str(head) for head in config["heads"]]
     link = HeadLink(heads, int(config.get("port", 7677)), None if node.tun else PROXY)
-    return Agent(node, link, str(config.get("token", "")), float(config.get("dead_man_s") or 0.0), refused_pause_s)
+    watches = None
+    if service:
+        from .watches import ServiceWatches
+
+        watches = ServiceWatches(node, link)
+    token, dead_man_s = str(config.get("token", "")), float(config.get("dead_man_s") or 0.0)
+    return Agent(node, link, token, dead_man_s, refused_pause_s, watches)
 
 
 def _install(node: Node, refused_pause_s: float) -> int:
@@ -134,7 +148,9 @@ def _bring_up(node: Node, refused_pause_s: float) -> None:
     config = read_json(node.paths.join_file)
     if node.state.joined or not config.get("heads") or not supervised_agent(node) or missing_programs():
         return
+    sys.setswitchinterval(TURN_S)
+    node.looks = Looks(node.paths, systemd=node.systemd)  # programs run while the rest is imported
     try:
-        _agent(config, node, refused_pause_s).bring_up()
+        _agent(config, node, refused_pause_s, service=False).bring_up()
     except (NodeError, OSError) as error:
         say(f"the service tries again: {error}")

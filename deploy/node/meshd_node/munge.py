@@ -7,8 +7,8 @@ import hashlib
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from .errors import HeadRefused, MungeFault, NotPossible, ToolFailed, ToolMissing
 from .files import write_atomic
@@ -65,8 +65,7 @@ def stage_key(paths: Paths, key: bytes, account: Account) -> None:
     write_atomic(paths.munge_key_staged, key, 0o400, (account.uid, account.gid))
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """When munged was stopped and started, in seconds since the epoch by this machine's clock. Both 0: no change."""
 
     stopped_unix: float = 0.0

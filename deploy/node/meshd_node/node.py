@@ -10,6 +10,7 @@ from pathlib import Path
 
 from . import state as states
 from . import units
+from .facts import Looks
 from .files import read_json, write_file, write_if_changed
 from .gpu import LoadWatch
 from .hostname import HostName
@@ -48,6 +49,8 @@ class Node:
         self.systemctl = systemctl
         self.state: State = states.load(paths.state_file, paths.node_token)
         self.load = LoadWatch()
+        self.looks: Looks | None = None
+        """Looks at the hardware that were begun before the join."""
         self.slurm_local = SlurmLocal(paths)
         self.sections = Sections(self)
         self.systemd = has_systemd(paths)

@@ -15,8 +15,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .backoff import jitter
 from .console import say
@@ -48,16 +47,14 @@ class Unreadable(Exception):
     """The service did not answer, or not as documented: nothing is known."""
 
 
-@dataclass(frozen=True)
-class Notice:
+class Notice(NamedTuple):
     """A notice: `kind` is preempted, maintenance or rebalance; `ends_at` by this machine's clock, None: not told."""
 
     kind: str
     ends_at: float | None
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What the service answered."""
 
     status: int

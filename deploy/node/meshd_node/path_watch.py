@@ -19,8 +19,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .backoff import Backoff, jitter
 from .hosts import read_block
@@ -53,8 +52,7 @@ AGE_MAX_S = 86400.0
 """The head refuses polls with larger values (meshd/api/node_schema.py)."""
 
 
-@dataclass(frozen=True)
-class Path:
+class Path(NamedTuple):
     """How a peer was reached: `kind` is "direct", "peer-relay" or "derp"; `relay` is the code of the DERP region."""
 
     kind: str
@@ -67,8 +65,7 @@ class Path:
         return self.kind == "direct"
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """A measurement of one peer: `path` is None when it did not answer; `at_s` by the monotonic clock."""
 
     path: Path | None

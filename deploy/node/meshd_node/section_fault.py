@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """What is wrong: `code` is known to the head. `again`: to apply the section again may help."""
 
     code: str

@@ -20,10 +20,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import accounts, containers, job_env, packages, setup, shares, ssh_key
 from .backoff import Backoff
 from .console import say
 from .errors import Hopeless, NodeError, NotPossible
@@ -47,8 +47,7 @@ Value = dict[str, Any]
 Tell = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """A section that this agent knows.
 
     Attributes:
@@ -65,18 +64,26 @@ class Kind:
     slow: str = ""
 
 
-def _share_faults(node: Node, value: Value) -> list[Fault]:
-    return [Fault("share_lost", one.words, one.again) for one in shares.trouble(node, value)]
+def _later(module: str, function: str = "apply") -> Callable[..., Any]:
+    """A function of a section's module, which is imported when it is first called.
+
+    Few machines have all sections, and on the way to the first job each import counts.
+    """
+
+    def call(*values: Any) -> Any:
+        return getattr(import_module(f".{module}", __package__), function)(*values)
+
+    return call
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind("accounts", accounts.apply, faults=accounts.faults),
-    Kind("shares", shares.apply, slow="shares", faults=_share_faults),
-    Kind("packages", packages.apply, slow="names"),
-    Kind("setup", setup.apply, needs=("accounts", "shares", "packages"), slow="script"),
-    Kind("containers", containers.apply, needs=("packages", "setup"), slow="line"),
-    Kind("job_env", job_env.apply),
-    Kind("ssh_key", ssh_key.apply),
+    Kind("accounts", _later("accounts"), faults=_later("accounts", "faults")),
+    Kind("shares", _later("shares"), slow="shares", faults=_later("shares", "faults")),
+    Kind("packages", _later("packages"), slow="names"),
+    Kind("setup", _later("setup"), needs=("accounts", "shares", "packages"), slow="script"),
+    Kind("containers", _later("containers"), needs=("packages", "setup"), slow="line"),
+    Kind("job_env", _later("job_env")),
+    Kind("ssh_key", _later("ssh_key")),
 )
 
 

@@ -14,9 +14,8 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import share_probe
 from .bounded import within
@@ -26,6 +25,7 @@ from .files import read_json, write_atomic
 from .packages import ensure
 from .parse import plain
 from .root_path import others_decide
+from .section_fault import Fault
 from .tools import find, run
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ _DEVICE = re.compile(r"[A-Za-z0-9.-]+:/[^\s,]*\Z")
 Value = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """A directory that this machine mounts: `device` is SERVER:PATH."""
 
     path: str
@@ -69,14 +68,6 @@ class Share:
         """The server's port."""
         ports = [option[5:] for option in self.options if option.startswith("port=")]
         return int(ports[-1]) if ports else NFS_PORT
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """What is wrong with a share: `again`: mounting it again may help."""
-
-    words: str
-    again: bool = False
 
 
 def apply(node: Node, value: Value, tell: Callable[[str], None]) -> None:
@@ -109,15 +100,15 @@ def apply(node: Node, value: Value, tell: Callable[[str], None]) -> None:
         raise NodeError("; ".join(str(error) for error in errors))
 
 
-def trouble(node: Node, value: Value) -> list[Trouble]:
+def faults(node: Node, value: Value) -> list[Fault]:
     """What is wrong with the shares now. Never waits for a server."""
     found, kept = [], _Kept(node)
     for share in shares_of(node, value):
         point = kept.point(share.path)
         if mounted(node, point) != share.device:
-            found.append(Trouble(f"{share.path} ({share.device}) is not mounted", again=True))
+            found.append(Fault("share_lost", f"{share.path} ({share.device}) is not mounted", again=True))
         elif one := share_probe.ask(point):
-            found.append(Trouble(f"{share.path} ({share.device}) {one}", again=_STALE in one))
+            found.append(Fault("share_lost", f"{share.path} ({share.device}) {one}", again=_STALE in one))
     return found
 
 

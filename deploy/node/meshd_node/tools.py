@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from .errors import ToolFailed, ToolHangs, ToolMissing, ToolTimeout
 
@@ -21,8 +21,7 @@ device answers; no signal reaches it."""
 _SBIN = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """How a program ended."""
 
     returncode: int

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from .errors import NotPossible
 from .paths import Paths
@@ -15,8 +15,7 @@ from .tools import run
 TIMEOUT_S = 30.0
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(NamedTuple):
     """A system user with the head's uid and gid."""
 
     name: str

@@ -16,7 +16,6 @@ from deploy.node.meshd_node import share_probe, shares
 from deploy.node.meshd_node.errors import Hopeless, NodeError
 from deploy.node.meshd_node.node import Node
 from deploy.node.meshd_node.paths import Paths
-from deploy.node.meshd_node.section_fault import Fault
 from deploy.node.meshd_node.sections import Sections
 from tests.unit.node.standins import WITHIN_S, program
 
@@ -146,7 +145,7 @@ def test_where_the_image_has_a_link_the_share_is_mounted_once_behind_it(machine:
     for _ in range(2):
         machine.apply("/home")
         assert machine.mounted() == ["/mnt/home"]
-        assert not shares.trouble(machine.node, machine.value("/home"))
+        assert not shares.faults(machine.node, machine.value("/home"))
     assert machine.calls() == ["mount"]
     machine.apply()
     assert machine.mounted() == []
@@ -248,25 +247,25 @@ def test_a_share_that_does_not_answer_is_lost_and_comes_back(machine: Machine, m
     monkeypatch.setattr(share_probe, "LOST_S", 0.2)
     machine.apply("/home")
     value = machine.value("/home")
-    within(lambda: not shares.trouble(machine.node, value))
+    within(lambda: not shares.faults(machine.node, value))
     machine.mark("hang")
-    within(lambda: shares.trouble(machine.node, value))
-    (lost,) = shares.trouble(machine.node, value)
+    within(lambda: shares.faults(machine.node, value))
+    (lost,) = shares.faults(machine.node, value)
     assert not lost.again, "to mount it again would hang as well"
     machine.unmark("hang")
-    within(lambda: not shares.trouble(machine.node, value))
+    within(lambda: not shares.faults(machine.node, value))
 
 
 def test_a_share_that_is_gone_from_the_server_is_mounted_again(machine: Machine) -> None:
     machine.apply("/home")
     value = machine.value("/home")
     machine.mark("stale", "Stale file handle")
-    within(lambda: [one.again for one in shares.trouble(machine.node, value)] == [True])
+    within(lambda: [one.again for one in shares.faults(machine.node, value)] == [True])
     machine.calls()
     machine.unmark("stale")
     machine.apply("/home")
     assert machine.calls() == ["umount", "mount"]
-    within(lambda: not shares.trouble(machine.node, value))
+    within(lambda: not shares.faults(machine.node, value))
 
 
 def test_a_share_that_somebody_unmounted_is_mounted_again(machine: Machine) -> None:
@@ -284,9 +283,8 @@ def test_a_share_that_somebody_unmounted_is_mounted_again(machine: Machine) -> N
 
 
 def test_a_missing_share_is_a_fault_that_the_head_knows(machine: Machine) -> None:
-    (one,) = shares.trouble(machine.node, machine.value("/home"))
-    assert one.again
-    assert Fault("share_lost", one.words, one.again)
+    (one,) = shares.faults(machine.node, machine.value("/home"))
+    assert (one.code, one.again) == ("share_lost", True)
 
 
 @pytest.mark.parametrize(
