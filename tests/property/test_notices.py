@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -112,13 +113,17 @@ class History:
             self.look()
 
 
-@given(st.lists(actions, max_size=25), st.integers(1, 4), st.sampled_from([0.0, 60.0]))
-@example([("there", KINDS[0], 1), ("wait", 100), ("restart",), ("there", KINDS[0], 0), ("wait", 400)], 3, 60.0)
+@given(steps=st.lists(actions, max_size=25), most=st.integers(1, 4), after_s=st.sampled_from([0.0, 60.0]))
+@example(
+    steps=[("there", KINDS[0], 1), ("wait", 100), ("restart",), ("there", KINDS[0], 0), ("wait", 400)],
+    most=3, after_s=60.0,
+)  # fmt: skip
 @settings(max_examples=bounded(40, nightly=1500), deadline=None)
 def test_each_message_has_its_reason_and_nothing_is_forgotten(
-    steps: list[tuple[Any, ...]], most: int, after_s: float
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]], most: int, after_s: float
 ) -> None:
-    with TemporaryDirectory() as directory:
+    # Beside the other tests' files, in memory: each look is a write that a disk would have to keep.
+    with TemporaryDirectory(dir=tmp_path_factory.getbasetemp()) as directory:
         it = History(Path(directory), Rules("warning", after_s, 30.0, 7200.0, 300.0, most))
         for step in steps:
             match step:
