@@ -20,6 +20,7 @@ from meshd.plaintext import age, counted, usd
 from meshd.runtime.clock import Clock
 
 STARTING = frozenset({"requested", "launching", "booting", "joining", "configuring", "testing"})
+_RENTED = STARTING - {"requested", "launching"}
 LEAVING = frozenset({"draining", "terminating", "lost"})
 
 POLL_S = 2.0
@@ -148,7 +149,7 @@ async def wait_for_target(
         left_s = timeout_s - (now - began)
         if left_s <= 0:
             timed_out = Assessment(WaitOutcome.TIMED_OUT, assessment.reason)
-            return WaitResult(timed_out, nodes, now - began, _gained(answer, nodes))
+            return WaitResult(timed_out, nodes, now - began, gained(answer, nodes))
         try:
             view, status = await head.call(endpoints.NODES), await head.call(endpoints.STATUS)
             answered = clock.monotonic_s()
@@ -158,14 +159,16 @@ async def wait_for_target(
             state = PoolState(nodes, status)
             progress.update(state, answered - began)
             assessment = assess(answer, state, lost_before)
-            if assessment.outcome is not WaitOutcome.WAITING:
-                return WaitResult(assessment, nodes, answered - began, _gained(answer, nodes))
-            events = await head.call(
-                endpoints.EVENTS, EventsQuery(after_id=last_id, wait_s=max(min(POLL_S, left_s), 0.05), limit=500)
-            )
+            over = assessment.outcome is not WaitOutcome.WAITING
+            wait_s = 0.0 if over else max(min(POLL_S, left_s), 0.05)
+            events = await head.call(endpoints.EVENTS, EventsQuery(after_id=last_id, wait_s=wait_s, limit=500))
             for line in attempts.lines([event for event in events.events if event.pool in ("", answer.pool)]):
                 progress.note(line)
             last_id = max(last_id, events.last_id)
+            if over:
+                for line in attempts.lines([]):
+                    progress.note(line)
+                return WaitResult(assessment, nodes, answered - began, gained(answer, nodes))
             if events.events:
                 await asyncio.sleep(0.1)  # read once for a burst of events
         except UnreachableError:
@@ -175,10 +178,11 @@ async def wait_for_target(
             await clock.sleep(RETRY_S)
 
 
-def _gained(answer: ScaleAnswer, nodes: Sequence[NodeRow]) -> bool:
+def gained(answer: ScaleAnswer, nodes: Sequence[NodeRow]) -> bool:
+    """Whether a part of the change was made. Machines on their way count: they are rented."""
     ready = sum(_units(n) for n in nodes if n.phase == "ready")
     if answer.gpus >= answer.gpus_before:
-        return ready > answer.gpus_before
+        return ready + sum(_units(n) for n in nodes if n.phase in _RENTED) > answer.gpus_before
     return ready < answer.gpus_before
 
 

@@ -14,7 +14,7 @@ from meshd.cli.render.terminal import plain
 from tests.property.sim import START
 from tests.unit.api.sim_head import OFFERS, SimHead
 from tests.unit.cli.conftest import Meshctl
-from tests.unit.cli.helpers import golden
+from tests.unit.cli.helpers import golden, until
 
 SPOT = "aws/us-east-1a/p5.48xlarge/spot"
 
@@ -152,3 +152,14 @@ def test_each_attempt_is_a_line_while_waiting(head: SimHead, served: SimHead, me
     assert ran.code == 0, ran.err
     assert f"a100-1: no capacity at {first}, trying {second}" in ran.err
     assert f"a100-1: no capacity at {second}, trying {third}" in ran.err
+
+
+def test_attempts_are_shown_where_the_wait_ends_at_once(head: SimHead, served: SimHead, meshctl: Meshctl) -> None:
+    first, second, _ = (offer.key for offer in OFFERS)
+    head.world.sold_out = {first}
+    scaled = meshctl("scale", "--gpus", "4", "--yes", "-o", "json").json()
+    until(lambda: head.phases == ["ready"])
+    head.give(endpoints.SCALE, ScaleAnswer.model_validate(scaled["answer"]))
+    ran = meshctl("scale", "--gpus", "4", "--wait", "--yes")
+    assert ran.code == 0, ran.err
+    assert f"a100-1: no capacity at {first}, trying {second}" in ran.err

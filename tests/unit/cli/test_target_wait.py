@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from meshd.api.schema import EventRow, NodeRow, PlanView, PoolView, ProblemView, ScaleAnswer, StatusView
-from meshd.cli.target_wait import Attempts, PoolState, WaitOutcome, assess
+from meshd.cli.target_wait import Attempts, PoolState, WaitOutcome, assess, gained
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=5)
@@ -63,6 +63,23 @@ def test_the_machines_decide_whether_the_target_is_reached(
     before: int, gpus: int, nodes: list[NodeRow], outcome: WaitOutcome
 ) -> None:
     assert assess(answer(before, gpus), PoolState(nodes, status()), frozenset({"m-9"})).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("before", "gpus", "nodes", "part"),
+    [
+        (0, 8, [], False),
+        (0, 8, [node(1, "requested"), node(2, "launching")], False),
+        (0, 8, [node(1, "booting"), node(2, "requested")], True),
+        (0, 8, [node(1, "ready")], True),
+        (4, 8, [node(1, "ready")], False),
+        (4, 8, [node(1, "ready"), node(2, "terminating")], False),
+        (8, 0, [node(1, "ready"), node(2, "draining")], True),
+        (8, 0, [node(1, "ready"), node(2, "ready")], False),
+    ],
+)
+def test_what_is_rented_is_a_part_of_the_change(before: int, gpus: int, nodes: list[NodeRow], part: bool) -> None:
+    assert gained(answer(before, gpus), nodes) is part
 
 
 def test_it_waits_until_a_tick_has_seen_the_request() -> None:
