@@ -35,6 +35,9 @@ api_base_url = "http://{gateway}:8099"
 [timing]
 {timing}
 
+[slurm]
+{slurm_settings}
+
 {pools}
 
 {providers}"""
@@ -68,6 +71,7 @@ class ClusterOptions:
         boot_s: the least seconds from an order to a machine that its cloud calls running.
         end_s: seconds from the order to end a machine until its cloud calls it ended.
         slurm: lines that the head's slurm.conf has besides.
+        slurm_settings: lines of the settings' `slurm` table.
         pools: the settings' pools; "" for one pool of H100.
         pool: lines that this one pool has besides.
         key_mode: the settings' `tailnet.key_mode`; "" leaves it to meshd.
@@ -89,6 +93,7 @@ class ClusterOptions:
     boot_s: float = 1.0
     end_s: float = 1.0
     slurm: str = ""
+    slurm_settings: str = ""
     pools: str = ""
     pool: str = ""
     key_mode: str = ""
@@ -106,6 +111,7 @@ class ClusterOptions:
             login_server=CONTROL_URL, gateway=GATEWAY,
             key_mode=f'key_mode = "{self.key_mode}"' if self.key_mode else "",
             timing="\n".join(f"{key} = {value}" for key, value in self.timing.items()),
+            slurm_settings=self.slurm_settings,
             providers="\n".join(VENDORS[name].settings(name, more.get(name)) for name in self.providers),
             pools=self.pools
             or POOLS.format(

@@ -12,7 +12,7 @@ import pytest_asyncio
 from deploy.sandbox.cluster import Cluster, ClusterOptions
 from deploy.sandbox.images import HEAD_MLFLOW
 from meshd.store.state_copy import unlisted
-from tests.e2e.lab import QUICK, SLURM, USER, Lab
+from tests.e2e.lab import AT_ONCE, QUICK, SLURM, USER, Lab
 from tests.e2e.owned import taking_hosts
 from tests.e2e.pods import POD_CLOUD, VM_CLOUD, Fleet, brought_up
 
@@ -26,7 +26,7 @@ async def booted(request: pytest.FixtureRequest) -> AsyncIterator[Lab]:
         pytest.skip("machines need root and systemd-nspawn")
     options = ClusterOptions(
         sandbox_id=f"e2e{os.getpid() % 100000}", providers=("aws", "lambda"), timing=QUICK, key_mode="reusable",
-        boot_s=0.2, end_s=0.2, slurm=SLURM, head_image=HEAD_MLFLOW,
+        boot_s=0.2, end_s=0.2, slurm=SLURM, slurm_settings=AT_ONCE, head_image=HEAD_MLFLOW,
     )  # fmt: skip
     async with Cluster(options) as cluster:
         await cluster.bring_up_head()

@@ -57,6 +57,9 @@ GPU = re.compile(r"GPU 0: NVIDIA \S+.* \(UUID: (GPU-[-0-9a-f]+)\)")
 
 BY_HAND = "scale_from_queue = false"
 
+AT_ONCE = "reconfigure_spacing_s = 0"
+"""A scenario sees each change in Slurm's files, and none of the one before."""
+
 SLURM = """\
 SchedulerParameters=batch_sched_delay=0,sched_interval=5,bf_interval=5
 CommunicationParameters=keepalivetime=5,keepaliveinterval=10,keepaliveprobes=30

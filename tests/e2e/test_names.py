@@ -152,7 +152,7 @@ async def test_the_head_s_file_is_as_it_was_when_the_nodes_are_gone(booted: Lab,
         return text if "# BEGIN meshd" in text and all(slot in text for slot in pair) else ""
 
     with_names = await lab.until(there, "the names are there")
-    await lab.write_settings(f"{lab.settings_with()}\n[slurm]\nhead_hosts = false\n")
+    await lab.write_settings(lab.settings_with().replace("[slurm]\n", "[slurm]\nhead_hosts = false\n"))
 
     async def removed() -> bool:
         return "# BEGIN meshd" not in await lab.head.shell("cat /etc/hosts")

@@ -28,7 +28,7 @@ PROLOG_GIVES_UP_S = 80.0
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def queue(booted: Lab) -> AsyncIterator[Lab]:
     """The cluster whose pool Slurm's queue drives, meanwhile."""
-    async with booted.enabled("aws", pool=QUEUE) as lab:
+    async with booted.enabled("aws", pool=QUEUE, slurm_settings="") as lab:
         yield lab
 
 

@@ -42,7 +42,7 @@ async def pools(booted: Lab) -> AsyncIterator[Lab]:
     timing = {**QUICK, **COOLDOWN}
     web = '[web]\nenabled = true\nallow = ["tag:meshd"]\n'
     async with (
-        booted.enabled("aws", "gce", "lambda", pools=pools_toml({}), timing=timing) as lab,
+        booted.enabled("aws", "gce", "lambda", pools=pools_toml({}), timing=timing, slurm_settings="") as lab,
         lab.also(web),
     ):
         yield lab
