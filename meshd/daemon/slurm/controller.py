@@ -184,6 +184,8 @@ class SlurmFilesController(Controller):
     def reconfigure(self) -> None:
         """Have slurmctld forget what it caches, such as the groups of users, for up to GroupUpdateTime."""
         if self._publisher is not None:
+            if self._wanted is not None and self._first_change_s is not None:
+                self._request(self._publisher, self._wanted)  # one reconfigure for both
             self._publisher.reconfigure()
 
     def look(self) -> None:
@@ -207,13 +209,17 @@ class SlurmFilesController(Controller):
                 return
             if now_s < self._next_s() and self._may_wait(wanted):
                 return
-            self._first_change_s = None
             self._longer = min(2 * self._longer, LONGER_MAX) if more else 1
         again_s = ASK_AGAIN_KEPT_S if self._jobs_still_there() else ASK_AGAIN_S
         if wanted.digest == self._asked and now_s - self._asked_s < again_s:
+            self._first_change_s = None
             return  # it is in force, under way, or was not taken: none of these changes within a moment
-        self._asked, self._asked_s = wanted.digest, now_s
-        self._publisher.request(wanted)
+        self._request(self._publisher, wanted)
+
+    def _request(self, publisher: Publisher, wanted: Rendered) -> None:
+        self._first_change_s = None
+        self._asked, self._asked_s = wanted.digest, self._clock.monotonic_s()
+        publisher.request(wanted)
 
     def _next_s(self) -> float:
         """When the next reconfigure may come for a change that Slurm can do without, by the monotonic clock."""

@@ -103,6 +103,10 @@ class Applied(Asked):
         super().__init__()
         self._clock = clock
         self.asked_s: list[float] = []
+        self.again = 0
+
+    def reconfigure(self) -> None:
+        self.again += 1
 
     def request(self, wanted: Rendered) -> None:
         if wanted.digest not in self.digests[-1:]:
@@ -156,4 +160,10 @@ def test_slurm_keeps_its_backfill_while_machines_come_and_go(tmp_path: Path) -> 
     journal.put(replace(machine(4, joined=True), facts=own_files), "phase", "", START)
     pass_s(2)
     assert (len(applied.asked_s), applied.sizes[-1]) == (count + 3, 2), "its line is its own"
+
+    journal.put(machine(5, joined=True), "phase", "", START)
+    pass_s(2)
+    assert (len(applied.asked_s), applied.again) == (count + 3, 0)
+    publishing.reconfigure()
+    assert (len(applied.asked_s), applied.sizes[-1], applied.again) == (count + 4, 3, 1), "one for both"
     journal.close()
