@@ -180,7 +180,7 @@ def busy(loads: Sequence[GpuLoadRow]) -> Cell:
 # -- pools --------------------------------------------------------------------------------------------------------
 
 POOLS: Final = (
-    Column("Pool"), Column("Target", number=True), Column("Ready", number=True), Column("Running", number=True),
+    Column("Pool"), Column("Wanted", number=True), Column("Ready", number=True), Column("Running", number=True),
     Column("Waiting", number=True), Column("GPU use", number=True), Column("USD/h", number=True), Column("Machines"),
 )  # fmt: skip
 
@@ -206,7 +206,7 @@ def _pool(pool: PoolView, loads: list[GpuLoadRow]) -> Row:
     return Row(
         pool.name,
         (
-            Cell(pool.name, href=f"/nodes?{urlencode({'q': pool.name})}"), Cell(f"{pool.target_gpus}"),
+            Cell(pool.name, href=f"/nodes?{urlencode({'q': pool.name})}"), Cell(f"{pool.wanted_gpus}"),
             Cell(f"{pool.ready_gpus}{unfit}", tone="care" if unfit else ""), Cell(f"{pool.queue.running}"),
             Cell(f"{pool.queue.pending}"), busy(loads), Cell(f"{pool.usd_per_hour:.2f}"), Cell(machines),
         ),

@@ -71,7 +71,7 @@ def select(lines: Iterable[Line], *, words: str = "", order: str = "") -> list[L
 
 
 POOLS = (
-    Column("POOL"), Column("TARGET"), Column("READY"), Column("RUN"), Column("WAIT"), Column("GPU"), Column("USD/H"),
+    Column("POOL"), Column("WANTED"), Column("READY"), Column("RUN"), Column("WAIT"), Column("GPU"), Column("USD/H"),
     Column("MACHINES"),
 )  # fmt: skip
 NODES = (
@@ -104,7 +104,7 @@ def _pool(pool: PoolView, loads: list[GpuLoadRow]) -> Line:
     return Line(
         pool.name,
         _cells(
-            pool.name, f"{pool.target_gpus}", Text(ready, "yellow" if pool.unfit_gpus else ""),
+            pool.name, f"{pool.wanted_gpus}", Text(ready, "yellow" if pool.unfit_gpus else ""),
             f"{pool.queue.running}", f"{pool.queue.pending}", busy(loads), f"{pool.usd_per_hour:.2f}",
             ", ".join(f"{count} {name}" for name, count in sorted(pool.machines.items())) or "-",
         ),

@@ -68,7 +68,7 @@ def texts(lines: list[Line]) -> list[dict[str, str]]:
 def test_pools_have_the_load_of_their_nodes() -> None:
     head = HeadNodeRow(name="tower", gpus=1, up=True, slurm_state="IDLE")
     first, second = texts(pools(replace(BOARD, status=STATUS.model_copy(update={"head": head}))))
-    assert (first["POOL"], first["TARGET"], first["READY"], first["GPU"]) == ("h100", "16", "8 (2 unfit)", "50%")
+    assert (first["POOL"], first["WANTED"], first["READY"], first["GPU"]) == ("h100", "16", "8 (2 unfit)", "50%")
     assert first["MACHINES"] == "1 booting, 2 ready"
     assert (second["POOL"], second["READY"], second["USD/H"]) == ("tower", "1", "-")
     assert pools(Board()) == [] == nodes(Board()) == jobs(Board())
