@@ -21,6 +21,8 @@ T_co = TypeVar("T_co", covariant=True)
 log = structlog.get_logger(__name__)
 
 RETRY_S = 10.0
+REST_MAX_S = 1.0
+"""After a reading it rests as long as that took, and this long at most: it never takes more than half of a core."""
 REFRESH_SPACING_S = 10.0
 """A round of reading that was asked for less long ago will do."""
 
@@ -117,10 +119,14 @@ class Source(Generic[T]):
         """Read until cancelled."""
         while True:
             self._hurried = False  # before the read: who hurries while it goes on wants a newer one
+            began_s = self._clock.monotonic_s()
             await self.read_once()
             read_s = self._clock.monotonic_s()
+            rested_s = read_s + min(read_s - began_s, REST_MAX_S)
             await self._clock.sleep(self._spacing_s())
-            while not self._hurried and (left_s := read_s + self._wait_s() - self._clock.monotonic_s()) > 0:
+            while (
+                not self._hurried and (left_s := max(read_s + self._wait_s(), rested_s) - self._clock.monotonic_s()) > 0
+            ):
                 self._woken.clear()
                 await sleep_until(self._woken, left_s, self._clock)
 

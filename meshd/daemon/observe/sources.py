@@ -168,7 +168,7 @@ def _offers(provider: Provider) -> Callable[[], Awaitable[tuple[Offer, ...]]]:
     return read
 
 
-SLURM_FAST_S = 0.25
+SLURM_FAST_S = 0.1
 """While a node is about to turn up: a matter of seconds."""
 SLURM_BRISK_S = 1.0
 """While a node waits for its jobs: it may be days."""

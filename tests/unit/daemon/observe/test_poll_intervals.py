@@ -95,3 +95,22 @@ async def test_an_interval_that_shrinks_while_it_is_waited_for_counts_at_once() 
     await asyncio.sleep(100)
     task.cancel()
     assert reads == [0.0, 120.0]
+
+
+@pytest.mark.parametrize(("took_s", "readings"), [(0.0, 101), (0.1, 51), (0.4, 13), (4.0, 3)])
+@in_loop_time
+async def test_a_source_rests_as_long_as_a_reading_takes(took_s: float, readings: int) -> None:
+    began = 0
+
+    async def read() -> int:
+        nonlocal began
+        began += 1
+        await asyncio.sleep(took_s)
+        return began
+
+    source = Source("slurm", read, LoopClock(), interval_s=lambda: 0.1, changed=lambda: None)
+    task = asyncio.create_task(source.run())
+    await asyncio.sleep(10.05)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert began == readings
