@@ -63,9 +63,8 @@ def join(
     node.keep_names(_roster(answer))
     if munge.put_key(node.paths, key, node.munge) and munge.answers(node.paths):
         node.munged.restart()
-    started = begin("the start of munged", node.munged.start_soon)
+    begin("the start of munged", node.munged.start_soon)  # where that fails, `configure` starts it and raises
     node.sections.take(answer.get("sections"))
-    started()
     ensure(node.paths, [str(name) for name in answer.get("packages") or []], lambda text: report("packages", text))
 
 
