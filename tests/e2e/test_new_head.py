@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -11,6 +12,7 @@ import pytest_asyncio
 from deploy.sandbox.cluster import Cluster, ClusterOptions
 from deploy.sandbox.headmachine import NAME
 from deploy.sandbox.headmachine import USER as FIRST_USER
+from meshd.contract.faults import CloudFault, FaultKind, When
 from meshd.store.state_copy import unlisted
 from tests.e2e.lab import QUICK, SLURM, USER, WAIT_FOR_WORD, Lab
 
@@ -161,3 +163,65 @@ async def test_a_new_head_takes_the_machines_over(lab: Lab, figure: Callable[[st
     await lab.nothing_left()
     assert not unlisted(await head.root() / "var/lib/meshd")
     figure(f"problems in the end: {await lab.problems() or 'none'}")
+
+
+async def test_a_cloud_that_cannot_be_listed_is_waited_for(lab: Lab, figure: Callable[[str], None]) -> None:
+    head = lab.head
+    # The backup has a target, and none of the machines that are rented for it right after.
+    assert (await lab.meshctl("freeze", "--reason", "for a backup")).returncode == 0
+    assert (await lab.meshctl("scale", "--gpus", "2", "--yes")).returncode == 0
+    await head.run("meshctl", "backup", "--output", "/root/head.tar")
+    archive = (await head.run("cat", "/root/head.tar")).stdout
+    assert (await lab.meshctl("thaw")).returncode == 0
+    machines = {row["machine"]: slot for slot, row in (await lab.ready(2)).items()}
+    job = await lab.sbatch(WAIT_FOR_WORD, "-N2", "--gpus=2", "--gpus-per-node=1")
+    await lab.running(job)
+    jobs, ever = await running_jobs(lab), len(lab.ledger())
+    await saved(lab)
+    site = (await head.run("sh", "-c", f"tar -c -C / {' '.join(SITE)} || [ $? = 1 ]")).stdout
+    await lab.cluster.world.hypervisor.destroy(NAME)
+
+    # The worst case: the cloud takes orders, and does not say what it has.
+    lab.fault(CloudFault(FaultKind.ERROR_BEFORE, "list", When.ALWAYS, status=503))
+    await new_head(lab, site, archive)
+    (shown,) = [one for one in (await lab.status())["problems"] if one["code"] == "restored_unlisted"]
+    assert "aws" in shown["text"] and "`meshctl thaw --provider aws`" in shown["cure"]
+    assert (await lab.meshctl("thaw")).returncode == 0, "that of the backup: the cloud is waited for all the same"
+    late = await lab.sbatch(WAIT_FOR_WORD)
+    await lab.restart_meshd()
+
+    async def wanted() -> bool:
+        """Slurm powers a slot up for the job, and meshd has looked at it several times since."""
+        return (await lab.job(late))["JobState"] == "CONFIGURING" and time.monotonic() > until
+
+    until = time.monotonic() + 20
+    await lab.until(wanted, "the job waits for a machine")
+    assert "restored_unlisted" in await lab.problem_codes()
+    plan = await lab.ask("plan")
+    assert (len(lab.ledger()), plan["adds"]) == (ever, 0), plan
+    assert {one.token for one in lab.alive()} == machines.keys(), "nothing was ended"
+    assert await running_jobs(lab) == jobs
+
+    lab.cluster.clouds.clouds["aws"].faults.clear()
+    begun = time.monotonic()
+
+    async def adopted() -> bool:
+        rows = await lab.nodes()
+        ready = {row["machine"]: row["slot"] for row in rows.values() if row["phase"] == "ready"}
+        return machines.items() <= ready.items()
+
+    await lab.until(adopted, "the machines are adopted, each in its slot")
+    figure(f"adopted {time.monotonic() - begun:.1f} s after the cloud could be listed again")
+    node = await lab.running(late)
+    assert node not in machines.values()
+    assert len(lab.ledger()) == ever + 1, "one was rented, for the job that waited"
+    assert machines.keys() < {one.token for one in lab.alive()}
+    assert "restored_unlisted" not in await lab.problem_codes()
+    assert jobs.items() <= (await running_jobs(lab)).items()
+
+    for one, ends in ((job, min(machines, key=lambda name: machines[name])), (late, "")):
+        at = ends or (await lab.by_slot())[node]["machine"]
+        await lab.inside(at, "touch", f"/tmp/end-{one}")
+        assert (await lab.completed(one))["Restarts"] == "0"
+    await lab.scale(0)
+    await lab.nothing_left()
