@@ -45,6 +45,7 @@ NodeName=own-1 NodeAddr=10.9.0.1 CPUs=1 State=DOWN
 PartitionName=h100 Nodes=h100-[1-4] Default=YES MaxTime=INFINITE State=UP
 """
 POWER = f"""\
+SchedulerParameters=sched_interval=5,bf_interval=5
 SelectTypeParameters=CR_Core
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
