@@ -73,7 +73,8 @@ class SlotChanges:
         send_back: the jobs that cannot have their slots.
         unwanted: the slots to power down if no job has them after they were closed.
         power_down: the slots to bring back to idle~, whatever state they are in.
-        strays: the slots that are up without a machine: likewise, when they stay so.
+        strays: the slots that are up without a machine: likewise, when they stay so. Slurm requeues what it believes to
+            run there.
         start_now: jobs that were sent back until a time that does not count any more.
         start_early: by job, its AdminComment: jobs that were sent back, and for which enough nodes are idle meanwhile.
         resume: the drains to lift.
@@ -114,6 +115,7 @@ def slot_changes(
     machines: Collection[Machine],
     view: SlurmView,
     plan: Plan,
+    gone: Mapping[str, str] | None = None,
 ) -> SlotChanges:
     """What Slurm is to be told now. Carrying it out once more, or a part of it, changes nothing else.
 
@@ -122,9 +124,10 @@ def slot_changes(
         machines: those that are not GONE.
         view: Slurm, read after the plan's snapshot or in it.
         plan: what cannot be had.
+        gone: by slot, the address of its last machine, where that is GONE; of those in `silent_with_jobs`.
     """
-    there = {m.slot for m in machines if m.phase in HOLDS_SLOT and not m.left_slurm}
-    found = _Changes(view, plan)
+    there = _with_machine(machines)
+    found = _Changes(view, plan, gone or {})
     for pool in pools:
         nodes = _nodes_of(pool, view)
         found.look(pool, [node for node in nodes if node.name not in there])
@@ -132,11 +135,30 @@ def slot_changes(
     return found.made()
 
 
+def silent_with_jobs(machines: Collection[Machine], view: SlurmView) -> tuple[str, ...]:
+    """The CLOUD nodes without a machine that do not respond, and on which Slurm believes a job to run.
+
+    A slurmctld that is killed has forgotten what it did since it last saved its state: that the job ended, and that its
+    node was switched off. Slurm gives such a node up after SlurmdTimeout, which each reconfigure begins anew.
+    """
+    there = _with_machine(machines)
+    return tuple(
+        node.name
+        for node in view.nodes.values()
+        if node.cloud and node.name not in there and "NOT_RESPONDING" in node.states and node.held
+        and not (node.powering_up or node.states & (_GOING | {"POWERED_DOWN", "DOWN"}))
+    )  # fmt: skip
+
+
+def _with_machine(machines: Collection[Machine]) -> set[str]:
+    return {m.slot for m in machines if m.phase in HOLDS_SLOT and not m.left_slurm}
+
+
 class _Changes:
     """The changes so far."""
 
-    def __init__(self, view: SlurmView, plan: Plan) -> None:
-        self._view, self._plan = view, plan
+    def __init__(self, view: SlurmView, plan: Plan, gone: Mapping[str, str]) -> None:
+        self._view, self._plan, self._gone = view, plan, gone
         self._refused = {slot: one for one in plan.refused for slot in one.slots if _cloud(view, slot)}
         self._drain: dict[str, list[str]] = {}
         self._power_down: list[str] = []
@@ -155,7 +177,7 @@ class _Changes:
                 continue
             if is_broken(node, self._view):
                 self._power_down.append(node.name)
-            elif is_stray(node, self._view):
+            elif is_stray(node, self._view) or self._gone.get(node.name) == node.node_addr:
                 self._strays.append(node.name)
                 if node.powered_down:
                     closable.append(node)

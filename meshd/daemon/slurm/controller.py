@@ -227,12 +227,8 @@ class SlurmFilesController(Controller):
         return 0.0 if read_s is None else read_s + self._live.settings.slurm.reconfigure_spacing_s
 
     def _may_wait(self, wanted: Rendered) -> bool:
-        """Slurm can do without this change, and no job waits for a slot that still has a former machine's line."""
-        view = self._slurm_view()
-        if self._publisher is None or view is None or not (slots := self._addrs.only(wanted, self._publisher.applier)):
-            return False
-        left = [view.nodes.get(slot) for slot in slots - wanted.lines.keys()]
-        return not any(node is not None and node.powering_up for node in left)
+        """Slurm can do without this change."""
+        return self._publisher is not None and bool(self._addrs.only(wanted, self._publisher.applier))
 
     def _jobs_still_there(self) -> bool:
         """Slots keep their lines, and Slurm shows none of them left by its jobs since."""

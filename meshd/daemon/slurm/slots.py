@@ -24,9 +24,19 @@ from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.observe.source import Observed
 from meshd.daemon.reporting import problem
 from meshd.errors import SlurmError
+from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, SlurmView
 from meshd.model.plan import Plan
-from meshd.plan.slots import NOBODY, SendBack, SlotChanges, SlotPool, slot_changes, to_close, unwanted_now
+from meshd.plan.slots import (
+    NOBODY,
+    SendBack,
+    SlotChanges,
+    SlotPool,
+    silent_with_jobs,
+    slot_changes,
+    to_close,
+    unwanted_now,
+)
 from meshd.plan.waiting import Wait, WaitingJob
 from meshd.runtime.clock import Clock
 from meshd.store.journal import Journal
@@ -158,8 +168,12 @@ class SlotController(Controller):
             yield problem(ProblemCode.SLOTS_STUCK, "warning", f"Slurm does not change slots: {self._error}", cure)
 
     def _decide(self, plan: Plan, view: SlurmView) -> SlotChanges:
-        pools = slot_pools(self._live.settings)
-        return slot_changes(pools, self._journal.machines(), view, plan)
+        machines, gone = self._journal.machines(), {}
+        for slot in silent_with_jobs(machines, view):
+            (last, *_) = self._journal.machines_of_slot(slot, 1) or (None,)
+            if last is not None and last.phase is Phase.GONE and last.tailnet_ip:
+                gone[slot] = last.tailnet_ip
+        return slot_changes(slot_pools(self._live.settings), machines, view, plan, gone)
 
     def _remember(self, changes: SlotChanges) -> None:
         """Since when each slot has been in a state that it must not stay in."""

@@ -11,7 +11,17 @@ from meshd.codes import DemandCode
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import SlurmJob, SlurmNode, SlurmView
 from meshd.model.plan import OpenSlots, Plan, RefusedDemand
-from meshd.plan.slots import NOBODY, SendBack, SlotChanges, SlotPool, reason_of, slot_changes, to_close, unwanted_now
+from meshd.plan.slots import (
+    NOBODY,
+    SendBack,
+    SlotChanges,
+    SlotPool,
+    reason_of,
+    silent_with_jobs,
+    slot_changes,
+    to_close,
+    unwanted_now,
+)
 from meshd.plan.waiting import SENT_BACK
 from tests.unit.worlds import NOW, machine
 
@@ -82,6 +92,34 @@ def test_a_slot_that_no_job_could_use_is_brought_back(node: SlurmNode, back: boo
 )
 def test_a_slot_that_is_up_without_a_machine(node: SlurmNode, jobs: tuple[SlurmJob, ...], stray: bool) -> None:
     assert changes(seen(node, jobs=jobs)).strays == (("h100-1",) if stray else ())
+
+
+@pytest.mark.parametrize(
+    ("states", "silent"),
+    [
+        (("ALLOCATED", "NOT_RESPONDING"), True),
+        (("MIXED", "DRAIN", "NOT_RESPONDING"), True),
+        (("ALLOCATED",), False),
+        (("IDLE", "NOT_RESPONDING"), False),  # no job: see `is_stray`
+        (("MIXED", "POWERING_UP", "NOT_RESPONDING"), False),
+        (("MIXED", "POWERED_DOWN", "NOT_RESPONDING"), False),
+        (("MIXED", "POWER_DOWN", "NOT_RESPONDING"), False),
+        (("DOWN", "NOT_RESPONDING"), False),
+    ],
+)
+def test_a_job_whose_machine_is_gone_does_not_run_for_ever(states: tuple[str, ...], silent: bool) -> None:
+    node = slot(1, *states, reason="meshd: it leaves" if "DRAIN" in states else "", addr="100.64.0.2")
+    view = seen(node, jobs=(SlurmJob("7", "u", "h100", "RUNNING", ("h100-1",)),))
+    assert silent_with_jobs([], view) == (("h100-1",) if silent else ())
+    assert silent_with_jobs([machine(Phase.READY)], view) == (), "its machine may be cut off for a while"
+    gone = silent_with_jobs([machine(Phase.TERMINATING, left_slurm=True)], view)
+    assert gone == silent_with_jobs([], view)
+    if silent:
+        plan = Plan(open_slots={"h100": OpenSlots(4)})
+        assert slot_changes([POOL], [], view, plan, {"h100-1": "100.64.0.2"}).strays == ("h100-1",)
+        other = slot_changes([POOL], [], view, plan, {"h100-1": "100.64.0.9"})
+        assert other.none, "it is the node of a machine that the journal does not know"
+        assert changes(view).none
 
 
 def test_slots_that_cannot_be_had_are_drained_with_the_reason_and_the_time() -> None:

@@ -12,13 +12,14 @@ from meshd.codes import DemandCode, ProblemCode
 from meshd.config.models import PoolSettings
 from meshd.daemon.slurm.slots import OFF_STRAY_S, STRAY_S, STUCK_S, SlotController
 from meshd.errors import SlurmError
+from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, Observation, SlurmJob, SlurmNode, SlurmView
 from meshd.model.plan import OpenSlots, Plan, RefusedDemand
 from meshd.plan.waiting import Wait, WaitingJob
 from meshd.store.journal import Journal
 from tests.clocks import HandClock
 from tests.live import live_settings
-from tests.unit.worlds import GONE_DARK, NOW
+from tests.unit.worlds import GONE_DARK, NOW, machine
 
 UNTIL = NOW.replace(hour=13)
 
@@ -208,6 +209,22 @@ async def test_a_slot_that_is_up_without_a_machine_is_given_time(world: World) -
     assert await world.step() == []
     world.clock.t_s += STRAY_S
     assert await world.step() == ["force h100-1"]
+
+
+@pytest.mark.parametrize(("phase", "address", "given_back"), [
+    (Phase.GONE, "239.192.0.1", True),
+    (Phase.GONE, "100.64.0.9", False),  # the node is another machine's, which the journal does not know
+    (Phase.LOST, "239.192.0.1", False),  # its cloud has not said so
+])  # fmt: skip
+async def test_a_job_whose_machine_is_gone_does_not_run_for_ever(
+    world: World, phase: Phase, address: str, given_back: bool
+) -> None:
+    world.journal.put(machine(phase, left_slurm=True, tailnet_ip=address), "phase", "given", NOW)
+    job = SlurmJob("7", "u", "h100", "RUNNING", ("h100-1",))
+    world.slurm.set(slot(1, "ALLOCATED", "NOT_RESPONDING"), jobs=(job,))
+    assert await world.step() == []
+    world.clock.t_s += STRAY_S
+    assert await world.step() == (["force h100-1"] if given_back else [])
 
 
 async def test_a_slot_that_stays_silent_after_a_resume_is_soon_free_again(world: World) -> None:
