@@ -391,7 +391,12 @@ class ClusterLife(QueueLife):
         if since_s is None:
             return QUIET_LOOK_S
         settings = self.live.settings
-        timeout_s = settings.pools[machine.pool].idle_timeout_s or BY_QUEUE_IDLE_S
+        pool = settings.pools[machine.pool]
+        timeout_s = pool.idle_timeout_s
+        if timeout_s is None:
+            if not (settings.from_queue(pool) or machine.by_queue):
+                return QUIET_LOOK_S
+            timeout_s = BY_QUEUE_IDLE_S
         left_s = since_s + timeout_s - self.world.clock.t_s
         # Later it is kept for another reason: what it costs is paid, or the pool wants it.
         return left_s + settings.timing.tick_interval_s / 2 if left_s > 0 else IDLE_LOOK_S
