@@ -36,6 +36,8 @@ BEAT_S = 25.0
 """How often an agent speaks that has nothing new to tell: `node_api.poll_hold_s`."""
 AGAIN_S = 0.5
 """From one look of meshd to the next, while its steps go on."""
+JOIN_S = 3 * AGAIN_S
+"""From the tailnet to a node that takes jobs, by meshd's looks here."""
 
 
 @dataclass
@@ -59,7 +61,7 @@ class ClusterWorld(QueueWorld):
 
     Attributes:
         able: the clouds.
-        boot_s: the least and the most time from a create call to the tailnet.
+        boot_range_s: the least and the most time from a create call to a node that takes jobs.
         troubles: what goes wrong, and when.
         coming: the jobs, the last one first.
         driven: the pools that Slurm's queue drives.
@@ -121,7 +123,8 @@ class ClusterWorld(QueueWorld):
             self.rented += 1
             slow = self.trouble("slow_boot", offer.provider, offer.key)
             made.boots, made.dies_s = True, NEVER_S
-            made.boot_s = self.rng.uniform(*self.boot_range_s) * (slow.factor if slow is not None else 1.0)
+            ready_s = self.rng.uniform(*self.boot_range_s) * (slow.factor if slow is not None else 1.0)
+            made.boot_s = max(0.0, ready_s - JOIN_S)
         return made
 
     async def get(self, instance: Instance) -> Instance:

@@ -131,7 +131,7 @@ class FaultTable(_Table):
 class CloudTable(_Table):
     """How clouds are when all is well."""
 
-    boot: Span = Field((60.0, 180.0), description="from the create call to the tailnet, at least and at most")
+    boot: Span = Field((60.0, 180.0), description="from the create call to READY, at least and at most")
 
     @model_validator(mode="after")
     def _ordered(self) -> CloudTable:
