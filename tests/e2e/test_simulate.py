@@ -37,17 +37,17 @@ MACHINES = 0.15
 MACHINES_OF_THE_WEEK = 0.35
 """meshd reads Slurm every 5 s. By the clock of the sandbox that is two hours of the week, in which a machine is kept
 and often gets the next job; in the week it is 5 s. So the week needs more machines, for less time each."""
-WAIT_S, WAIT = 1.5, 0.15
-"""How far the mean wait may differ. Slurm, which looks each 5 s here, starts a job that waited for another one late."""
+WAIT_S, WAIT, WAIT_OF_POOL = 1.5, 0.25, 0.35
+"""How far the mean wait may differ. On a busy host Slurm starts jobs late, and Lambda's calls are seconds apart."""
 
 
 def check(said: Mapping[str, Sums], was: Mapping[str, Sums], machines: float = MACHINES) -> None:
     """Whether a simulation said what the sandbox did."""
-    for pool, within in (("h100", POOL), ("l", POOL), ("", ALL)):
+    for pool, within, wait in (("h100", POOL, WAIT_OF_POOL), ("l", POOL, WAIT_OF_POOL), ("", ALL, WAIT)):
         assert said[pool].machines == pytest.approx(was[pool].machines, rel=machines, abs=2), pool
         assert said[pool].machine_s == pytest.approx(was[pool].machine_s, rel=within), pool
         assert said[pool].usd == pytest.approx(was[pool].usd, rel=within), pool
-        assert said[pool].wait_mean_s == pytest.approx(was[pool].wait_mean_s, rel=WAIT, abs=WAIT_S), pool
+        assert said[pool].wait_mean_s == pytest.approx(was[pool].wait_mean_s, rel=wait, abs=WAIT_S), pool
 
 
 async def test_a_week(pools: Lab, figure: Callable[[str], None], tmp_path: Path) -> None:
