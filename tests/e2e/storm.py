@@ -26,7 +26,10 @@ from tests.e2e.lab import USER, Lab
 
 CLUSTER = "lab"
 LOOK_S = 0.5
-ENDED = {"COMPLETED", "CANCELLED", "FAILED", "NODE_FAIL", "TIMEOUT", "BOOT_FAIL"}
+FORGOTTEN = "forgotten"
+ENDED = {"COMPLETED", "CANCELLED", "FAILED", "NODE_FAIL", "TIMEOUT", "BOOT_FAIL", FORGOTTEN}
+MISSED_LOOKS = 4
+"""After so many a job is one that Slurm does not know: slurmctld was killed before it had saved that it came."""
 HELD = "launch_failed_requeued_held"
 LATE_S = 3.0
 """Between Slurm's allocation and what an observer sees of it, and the other way round."""
@@ -93,12 +96,14 @@ class Seen:
     Attributes:
         cancelled: somebody cancelled it.
         last: the last record.
+        missed: how many looks in a row have not shown it.
         runs: each time that Slurm had it running, by how often it had been put back before.
     """
 
     pool: str
     cancelled: bool = False
     last: Mapping[str, str] = field(default_factory=dict)
+    missed: int = 0
     runs: dict[int, Run] = field(default_factory=dict)
 
     @property
@@ -150,7 +155,7 @@ class Observer:
     async def look(self) -> None:
         """Look once. Raises CommandError when Slurm does not answer."""
         script = "scontrol show jobs --oneliner && echo --- && scontrol show nodes --oneliner"
-        before_s = time.time()
+        before_s, known = time.time(), set(self.jobs)
         text = await self._lab.head.shell(script, timeout_s=20)
         jobs, _, nodes = text.partition("---")
         states = {
@@ -161,13 +166,17 @@ class Observer:
         records = [fields for fields in map(_fields, jobs.splitlines()) if fields.get("JobId") in self.jobs]
         for fields in records:
             self._note(self.jobs[fields["JobId"]], fields, before_s)
+        for seen in (self.jobs[name] for name in known - {fields["JobId"] for fields in records}):
+            seen.missed += 1
+            if seen.missed >= MISSED_LOOKS:
+                seen.last = {"JobState": FORGOTTEN}
         for pool, waste in self.waste.items():
             self._look_for_waste(waste, [job for job in records if job["Partition"] == pool], states, pool)
         self._last_s = time.monotonic()
         self.most_alive = max(self.most_alive, len(self._lab.all_alive()))
 
     def _note(self, seen: Seen, fields: Mapping[str, str], now_s: float) -> None:
-        seen.last = fields
+        seen.last, seen.missed = fields, 0
         begun_s = _time(fields, "StartTime")
         if fields["JobState"] in {"RUNNING", "COMPLETING", "COMPLETED"} and begun_s is not None:
             ended_s = _time(fields, "EndTime") if fields["JobState"] != "RUNNING" else None
@@ -416,6 +425,12 @@ async def forgotten(lab: Lab, since: int) -> Counter[str]:
     """
     text = await lab.head.shell(f"tail -c +{since + 1} /var/log/slurm/slurmctld.log")
     return Counter(re.findall(r"Batch JobId=(\d+) missing from batch node", text))
+
+
+async def unsaved(lab: Lab, since: int) -> set[str]:
+    """The jobs that a killed slurmctld had accepted and not saved, from byte `since` of its log on: Slurm lost them."""
+    text = await lab.head.shell(f"tail -c +{since + 1} /var/log/slurm/slurmctld.log")
+    return set(re.findall(r"Purged files for defunct batch JobId=(\d+)", text))
 
 
 async def allocations(lab: Lab, since: int) -> dict[str, list[float]]:

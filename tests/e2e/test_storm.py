@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from tests.e2e.lab import QUICK, Lab
 from tests.e2e.storm import (
+    FORGOTTEN,
     Observer,
     Storm,
     allocations,
@@ -20,6 +21,7 @@ from tests.e2e.storm import (
     forgotten,
     given_up,
     pools_toml,
+    unsaved,
     without_reason,
 )
 
@@ -101,10 +103,14 @@ async def survive(
     )
     evidence = await lab.evidence()
     assert not by_slurm or storm.done["kill_slurmctld"], f"{by_slurm}\n{evidence}"
+    never_saved = await unsaved(lab, since)
+    assert storm.done["kill_slurmctld"] or not never_saved
     lost = {
         name: dict(seen.last)
         for name, seen in observer.jobs.items()
-        if seen.last["JobState"] != "COMPLETED" and not (seen.last["JobState"] == "CANCELLED" and seen.cancelled)
+        if seen.last["JobState"] != "COMPLETED"
+        and not (seen.last["JobState"] == "CANCELLED" and seen.cancelled)
+        and not (seen.last["JobState"] == FORGOTTEN and name in never_saved)
     }
     assert not lost, f"{lost}\n{evidence}"
     again = sent_back + by_slurm
