@@ -147,7 +147,8 @@ def everything() -> list[Block]:
 def differs(shown: tuple[str, ...], output: str, *, example: bool = False) -> str:
     """Where an output differs from what a page shows; "" where it does not.
 
-    A line `...` stands for any number of lines, `...` within a line for any text, and a blank for any number of them.
+    A line `...` stands for any number of lines, `...` within a line for any text, a blank for any number of them, and a
+    number for any number.
 
     Args:
         shown: the page's lines.
@@ -157,7 +158,7 @@ def differs(shown: tuple[str, ...], output: str, *, example: bool = False) -> st
     lines = [" ".join(line.split()) for line in output.strip().splitlines()]
     wanted = [" ".join(line.split()) for line in "\n".join(shown).strip().splitlines()]
     if example:
-        headings = [line for line in wanted if re.fullmatch(r"[A-Z][A-Z/ ]+[A-Z]", line)]
+        headings = [line for line in wanted if re.fullmatch(r"[A-Z][A-Z/ -]+[A-Z]", line)]
         return next((f"no heading {line!r}" for line in headings if line not in lines), "")
     if not wanted:
         return ""
@@ -167,4 +168,4 @@ def differs(shown: tuple[str, ...], output: str, *, example: bool = False) -> st
 
 
 def _within(line: str) -> str:
-    return ".*".join(re.escape(part) for part in line.split("..."))
+    return ".*".join(re.sub(r"\d+", r"\\d+", re.escape(part)) for part in line.split("..."))

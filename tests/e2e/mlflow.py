@@ -46,18 +46,24 @@ async def row(lab: Lab) -> Any:
 
 
 @asynccontextmanager
+async def without_mlflow_again(lab: Lab) -> AsyncIterator[None]:
+    """Somebody may set up the server meanwhile: afterwards it does not run."""
+    try:
+        yield
+    finally:
+        # Not `--uninstall`: the next test could not install without PyPI.
+        await lab.head.run("systemctl", "disable", "--now", UNIT, check=False)
+
+
+@asynccontextmanager
 async def mlflow(lab: Lab) -> AsyncIterator[Server]:
     """Have the server on the head meanwhile; each job knows of it."""
-    async with lab.also(MLFLOW_SETTINGS):
-        try:
-            await lab.head.run(MLFLOW_INSTALL, "--offline")
+    async with lab.also(MLFLOW_SETTINGS), without_mlflow_again(lab):
+        await lab.head.run(MLFLOW_INSTALL, "--offline")
 
-            async def answers() -> bool:
-                found = await row(lab)
-                return found is not None and found["status"] == "ok"
+        async def answers() -> bool:
+            found = await row(lab)
+            return found is not None and found["status"] == "ok"
 
-            await lab.until(answers, "MLflow answers")
-            yield Server(lab, f"http://{lab.head.tailnet_ip}:5000")
-        finally:
-            # Not `--uninstall`: the next test could not install without PyPI.
-            await lab.head.run("systemctl", "disable", "--now", UNIT)
+        await lab.until(answers, "MLflow answers")
+        yield Server(lab, f"http://{lab.head.tailnet_ip}:5000")

@@ -1,4 +1,4 @@
-"""Runs a recipe as its README says: a user types the commands of its `console` blocks on the head, one by one."""
+"""Runs a document as it says: somebody types the commands of its `console` blocks on the head, one by one."""
 
 from __future__ import annotations
 
@@ -9,20 +9,37 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.sandbox import proc
-from tests.documents import blocks
+from deploy.sandbox.headmachine import SOURCE
+from tests import documents
+from tests.documents import AN_EXAMPLE, Block, Typed, blocks
 from tests.e2e.lab import PATIENCE_S, Lab
+from tests.meshctl_words import asks, programs
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 UNFINISHED = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED"}
 SUBMITTED = re.compile(r"^Submitted batch job (\d+)$", re.M)
 
-# A login shell of its own for each command; directory and variables go on from one to the next.
+# A login shell of its own for each command; directory and variables go on from one to the next. The head has neither
+# sudo nor an editor: root types what begins with sudo, in the other's directory, and an editor adds EDITS.
 TYPED = """\
-state=/tmp/typed-$(id -un)
-if [ -e "$state" ]; then . "$state"; cd "$PWD"; fi
-trap 'status=$?; export -p >"$state"; exit $status' EXIT
+state=/tmp/typed-{who}
+if [ -e "$state" ]; then
+    if [ {who} = "$(id -un)" ]; then . "$state"; cd "$PWD"; else cd "$(cat "$state-cwd")"; fi
+fi
+if [ {who} = "$(id -un)" ]; then
+    trap 'status=$?; pwd >"$state-cwd"; declare -p | grep -v "^declare -[a-zA-Z]*r" >"$state"; exit $status' EXIT
+fi
+sudo() {{ "$@"; }}
+editor() {{ cat {edits} >>"$1"; }}
+exec 2>&1
 {command}
 """
+EDITS = "/run/typed-edits"
+ANSWERS = b"y\n" * 3
+COLUMNS = 250
+"""Of the terminal of a command that asks; no line of meshctl's is longer."""
+STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\x04|\^D\x08*")
+SPINNER = re.compile(r"^[\u2800-\u28ff].*\n", re.M)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +48,15 @@ class Ran:
 
     Attributes:
         command: as the README has it.
-        output: standard output, then standard error.
+        output: standard output and standard error as they came.
+        status: the exit status.
         jobs: the ids of the jobs that it submitted; all of them ended well.
     """
 
     command: str
     output: str
     jobs: tuple[str, ...] = ()
+    status: int = 0
 
 
 @dataclass
@@ -73,15 +92,39 @@ class Person:
         self.lab = lab
         self._user = user
 
-    async def type(self, command: str, *, timeout_s: float = PATIENCE_S, check: bool = True) -> Ran:
-        """Type one command. Raises AssertionError where it fails and `check` is set."""
-        script = TYPED.format(command=command)
-        argv = ["runuser", "-l", self._user, "-s", "/bin/bash", "-c", script]
-        result = await self.lab.head.run(*argv, timeout_s=timeout_s, check=False)
-        output = _text(result)
+    async def type(
+        self,
+        command: str,
+        *,
+        timeout_s: float = PATIENCE_S,
+        check: bool = True,
+        root: bool = False,
+        terminal: bool = False,
+    ) -> Ran:
+        """Type one command; a question of meshctl is answered with yes.
+
+        Args:
+            command: in one line.
+            timeout_s: for it.
+            check: raise AssertionError where it fails.
+            root: it is behind the prompt of root, or begins with `sudo`.
+            terminal: its output is as on a terminal. What asks has one in any case.
+        """
+        sudo = command.startswith("sudo ")
+        line, stdin = command, b""
+        may_ask = any(words[0] == "meshctl" and asks(words[1:]) for words in programs(command))
+        if may_ask or terminal:  # without a terminal meshctl cannot ask, and fails
+            inner = f"stty -echo cols {COLUMNS}; {command.removeprefix('sudo ')}"
+            line = f"script -qec {shlex.quote(inner)} /dev/null"
+            stdin = ANSWERS if may_ask else b""
+        who = "root" if root and not sudo else self._user
+        script = TYPED.format(command=line, who=who, edits=EDITS)
+        argv = ["runuser", "-l", "root" if root else self._user, "-s", "/bin/bash", "-c", script]
+        result = await self.lab.head.run(*argv, stdin=stdin, timeout_s=timeout_s, check=False)
+        output = SPINNER.sub("", STEERING.sub("", _text(result)))
         if check and result.returncode != 0:
             raise AssertionError(f"{command}: {result.returncode}\n{output}\n{await self.lab.evidence()}")
-        return Ran(command, output, tuple(SUBMITTED.findall(output)))
+        return Ran(command, output, tuple(SUBMITTED.findall(output)), result.returncode)
 
     async def follow(
         self,
@@ -106,6 +149,65 @@ class Person:
         for command in commands((RECIPES / name / "README.md").read_text("utf-8")):
             walk.ran.append(await self.submit(instead(command), meanwhile=meanwhile, timeout_s=timeout_s))
         return walk
+
+    async def read(
+        self,
+        page: str,
+        *,
+        instead: Callable[[str], str] = lambda command: command,
+        first: Callable[[str], Awaitable[None]] | None = None,
+        node: Callable[[], Awaitable[str]] | None = None,
+        timeout_s: float = PATIENCE_S,
+    ) -> Walk:
+        """Do what a page of the documents says, and compare the output with what it shows.
+
+        A command must end well, unless the page shows `error:` below it. The jobs of a block end before the next.
+
+        Args:
+            page: its path below the repository.
+            instead: changes a command before it is typed.
+            first: is called with each command before it is typed.
+            node: tells the machine on which blocks with `on: a node` are typed.
+            timeout_s: for each command, and for each job.
+
+        Raises:
+            AssertionError: a command did not end as shown, or has printed something else; with PAGE:LINE.
+        """
+        walk = Walk()
+        for block in documents.page(page):
+            if not block.is_run:
+                continue
+            jobs: list[str] = []
+            if block.mark("on") == "the clone":
+                await self.type(f"cd {SOURCE}")
+            for typed in block.typed():
+                command = instead(typed.command)
+                if first is not None:
+                    await first(command)
+                if block.mark("on") == "a node":
+                    assert node is not None, f"{typed.place}: there is no node"
+                    ran = Ran(command, await self.lab.inside(await node(), "sh", "-c", command))
+                else:
+                    ran = await self.type(
+                        command, timeout_s=timeout_s, check=False, root=typed.root, terminal=bool(typed.shown)
+                    )
+                await self._compare(block, typed, ran)
+                walk.ran.append(ran)
+                jobs += ran.jobs
+            for job in jobs:
+                await self.ended(job, timeout_s=timeout_s)
+            if block.mark("on") == "the clone":
+                await self.type("cd")
+        return walk
+
+    async def _compare(self, block: Block, typed: Typed, ran: Ran) -> None:
+        fails = any(line.startswith("error:") for line in typed.shown)
+        wrong = "" if (ran.status != 0) is fails else f"exit status {ran.status}"
+        wrong = wrong or documents.differs(typed.shown, ran.output, example=block.mark("output") == AN_EXAMPLE)
+        if wrong:
+            shown = "\n".join(typed.shown)
+            told = f"{typed.place}: {ran.command}: {wrong}\n{ran.output}\n--- the page shows:\n{shown}"
+            raise AssertionError(f"{await self.lab.evidence()}\n---\n{told}")
 
     async def submit(
         self, command: str, *, meanwhile: Callable[[str], Awaitable[None]] | None = None, timeout_s: float = PATIENCE_S

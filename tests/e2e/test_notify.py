@@ -9,27 +9,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.e2e.hook import TAKEN, hooked
 from tests.e2e.lab import Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
-PORT = 8099
-TAKEN = "/run/hook.taken"
-SERVER = f"""
-import http.server
-class Hook(http.server.BaseHTTPRequestHandler):
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        with open("{TAKEN}", "ab") as file:
-            file.write(body + b"\\n")
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"taken")
-http.server.HTTPServer(("127.0.0.1", {PORT}), Hook).serve_forever()
-"""
-RECEIVER = f"""
-[notify.hook]
-url = "http://127.0.0.1:{PORT}/"
+RECEIVER = """\
 min_severity = "error"
 after_s = 0
 group_s = 0
@@ -40,13 +25,8 @@ resolved_after_s = 5
 @pytest_asyncio.fixture(loop_scope="session")
 async def told(lab: Lab) -> AsyncIterator[Lab]:
     """A receiver on the head, and meshd that tells it."""
-    await lab.head.write("/run/hook.py", SERVER)
-    await lab.head.run("systemd-run", "--unit=hook", "python3", "/run/hook.py")
-    assert await lab.write_settings(lab.settings_with() + RECEIVER) == 0
-    yield lab
-    await lab.write_settings(lab.settings_with())
-    await lab.head.run("systemctl", "stop", "hook", check=False)
-    await lab.head.run("rm", "-f", "/run/hook.py", TAKEN)
+    async with hooked(lab, "hook", RECEIVER):
+        yield lab
 
 
 async def taken(lab: Lab) -> list[Any]:
@@ -56,10 +36,6 @@ async def taken(lab: Lab) -> list[Any]:
 
 
 async def test_a_problem_and_its_end_arrive_and_a_restart_repeats_nothing(told: Lab) -> None:
-    async def tried() -> bool:
-        return (await told.meshctl("notify", "test", "hook")).returncode == 0
-
-    await told.until(tried, "the test message is taken")
     assert (await told.ask("notify", "test"))["rows"] == [{"receiver": "hook", "ok": True, "text": "HTTP 200: taken"}]
     await told.ask("freeze", "--reason", "work on the cloud")
 

@@ -28,14 +28,21 @@ async def workplace(lab: Lab, scenario: str, image: str = "trixie-torch", user: 
 
 
 @asynccontextmanager
-async def accounting(lab: Lab) -> AsyncIterator[None]:
-    """Have records of jobs meanwhile, so that `sacct` answers."""
+async def without_accounting_again(lab: Lab) -> AsyncIterator[None]:
+    """Somebody may set up accounting meanwhile: afterwards there is none."""
     before = (await lab.head.run("cat", SLURM_CONF)).stdout
     try:
-        done = await lab.meshctl("init", "--accounting", "--yes")
-        assert done.returncode == 0, done.stderr.decode()
         yield
     finally:
         await lab.head.run("sh", "-ec", f"cat >{SLURM_CONF}", stdin=before)
         await lab.head.run("systemctl", "restart", "slurmctld")
         await lab.head.run("systemctl", "disable", "--quiet", "--now", "slurmdbd", "mariadb")
+
+
+@asynccontextmanager
+async def accounting(lab: Lab) -> AsyncIterator[None]:
+    """Have records of jobs meanwhile, so that `sacct` answers."""
+    async with without_accounting_again(lab):
+        done = await lab.meshctl("init", "--accounting", "--yes")
+        assert done.returncode == 0, done.stderr.decode()
+        yield

@@ -23,7 +23,8 @@ from meshd.simulate.load import Scenario
 from meshd.slurm import conf
 from tests import documents
 from tests.documents import PAGES, Block, Typed, blocks, differs
-from tests.unit.meshctl_words import fault_of_meshctl, meant, programs
+from tests.e2e.pages import WALKS
+from tests.meshctl_words import fault_of_meshctl, meant, programs
 
 BLOCKS = documents.everything()
 
@@ -105,6 +106,17 @@ def mark_fault(block: Block) -> str:
 def test_a_wrong_mark_is_found(mark: str, language: str, good: bool) -> None:
     (block,) = blocks(f"<!-- {mark} -->\n```{language}\n$ x\n```\n")
     assert (mark_fault(block) == "") is good
+
+
+def test_a_test_types_each_block_that_is_run() -> None:
+    """A page of recipes is followed by the test of that recipe, all others by tests/e2e/test_documents.py."""
+    run = {block.page for block in BLOCKS if block.is_run}
+    tests = "".join(file.read_text("utf-8") for file in (documents.ROOT / "tests/e2e").glob("test_*.py"))
+    named = {f"recipes/{name}/README.md" for name in re.findall(r'\.follow\("([\w-]+)"', tests)}
+    followed = named | ({"recipes/README.md"} if re.search(r"\.follow\(\w+=", tests) else set())
+    walked = [walk.page for walk in WALKS]
+    assert sorted(walked) == sorted(run - followed)
+    assert followed <= run
 
 
 def test_a_console_block_begins_with_a_prompt_and_is_sh() -> None:
@@ -279,6 +291,8 @@ def test_commands_and_their_output() -> None:
         ("a ... b\n...\nz", "a 1 2 b\nz", True),
         ("a ... b\n...\nz", "a 1 2 b\ny", False),
         ("a (b)", "a (b)", True),
+        ("$4.98 at 12:30", "$3.1 at 09:15", True),
+        ("$4.98 at 12:30", "$3 at 09:15", False),
     ],
 )
 def test_output_is_compared(shown: str, output: str, same: bool) -> None:

@@ -15,11 +15,11 @@ import pytest
 from meshd.api.endpoints import DOCTOR, PRICES
 from meshd.api.schema import DoctorView, PricesView
 from meshd.cli.main import cli
+from tests.meshctl_words import FILLER, fault_of_meshctl, meant
 from tests.property.sim import START
 from tests.unit.api.sim_head import SimHead
 from tests.unit.cli import conftest as _cli
 from tests.unit.cli.conftest import Meshctl
-from tests.unit.meshctl_words import FILLER, fault_of_meshctl, meant
 
 socket_path, head, served, meshctl, quiet = _cli.socket_path, _cli.head, _cli.served, _cli.meshctl, _cli.quiet
 

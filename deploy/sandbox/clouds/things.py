@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,11 @@ class Things:
 
     def add(
         self, kind: str, region: str, *, name: str = "", tags: Mapping[str, str] | None = None, attached_to: str = "",
-        thing_id: str = "",
+        thing_id: str = "", age: timedelta = timedelta(),
     ) -> Thing:  # fmt: skip
         """Put one there; its id is a random number in hexadecimal where none is given."""
-        made = Thing(kind, thing_id or uuid.uuid4().hex[:17], name, region, self._now(), dict(tags or {}), attached_to)
+        since = self._now() - age
+        made = Thing(kind, thing_id or uuid.uuid4().hex[:17], name, region, since, dict(tags or {}), attached_to)
         self._all.append(made)
         return made
 

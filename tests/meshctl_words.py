@@ -23,26 +23,39 @@ def meant(words: list[str]) -> list[str]:
 
 def fault_of_meshctl(words: list[str]) -> str:
     """Why nobody can type the words behind `meshctl`; "" when it is fine."""
-    if words and words[0] == "--config":
-        words = words[2:]
-    command: click.Command = cli
-    context = click.Context(cli, info_name="meshctl")
     if words[:1] == ["COMMAND"] or words == ["help", "COMMAND"]:
         return ""
     try:
-        while isinstance(command, click.Group) and words:
-            name, command_found, words = command.resolve_command(context, words)
-            assert command_found is not None
-            command = command_found
-            context = click.Context(command, info_name=name, parent=context)
+        command, parent, words = _found(words)
         if isinstance(command, click.Group):
             return "a command of the group is missing"
-        command.make_context(command.name, words, parent=context.parent)
+        command.make_context(command.name, words, parent=parent)
     except click.exceptions.Exit:
         return ""
     except click.ClickException as error:
         return error.format_message()
     return ""
+
+
+def asks(words: list[str]) -> bool:
+    """Whether the words behind `meshctl` may lead to a question. They must be fine."""
+    command, _, words = _found(words)
+    can = {option for each in command.params for option in each.opts}
+    return "--yes" in can and not {"--yes", "-y", "--dry-run"} & {*words}
+
+
+def _found(words: list[str]) -> tuple[click.Command, click.Context, list[str]]:
+    """The command that words name, the context around it, and the words behind its name. Raises ClickException."""
+    if words and words[0] == "--config":
+        words = words[2:]
+    command: click.Command = cli
+    context = parent = click.Context(cli, info_name="meshctl")
+    while isinstance(command, click.Group) and words:
+        name, command_found, words = command.resolve_command(context, words)
+        assert command_found is not None
+        parent, command = context, command_found
+        context = click.Context(command, info_name=name, parent=parent)
+    return command, parent, words
 
 
 def programs(line: str) -> Iterator[list[str]]:
