@@ -20,7 +20,7 @@ def _marked(page: Page) -> object:
     return pytest.param(page, id=page.page, marks=marks)
 
 
-@pytest.mark.parametrize("page", map(_marked, WALKS))
+@pytest.mark.parametrize("page", [_marked(page) for page in WALKS])
 async def test_what_a_page_says_can_be_typed(lab: Lab, page: Page, figure: Callable[[str], None]) -> None:
     began = time.monotonic()
     walked = await walk(lab, page)
