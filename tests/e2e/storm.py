@@ -114,7 +114,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Waste:
-    """Time in which nodes of a pool were idle while a job that they suffice for waited.
+    """Time in which nodes of a pool were idle while a job that they suffice for waited, and slurmctld went on.
 
     Attributes:
         since_s: when that began; None when it is not so now.
@@ -140,6 +140,7 @@ class Observer:
         self.most_alive = 0
         self.blind = 0
         self._last_s = time.monotonic()
+        self._slurmctld = ""
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -154,10 +155,17 @@ class Observer:
 
     async def look(self) -> None:
         """Look once. Raises CommandError when Slurm does not answer."""
-        script = "scontrol show jobs --oneliner && echo --- && scontrol show nodes --oneliner"
+        script = (
+            "systemctl show -P MainPID slurmctld && echo --- && "
+            "scontrol show jobs --oneliner && echo --- && scontrol show nodes --oneliner"
+        )
         before_s, known = time.time(), set(self.jobs)
         text = await self._lab.head.shell(script, timeout_s=20)
-        jobs, _, nodes = text.partition("---")
+        slurmctld, jobs, nodes = text.split("---", 2)
+        if slurmctld != self._slurmctld:  # it was started, or has reconfigured: its looks at the queue begin anew
+            self._slurmctld = slurmctld
+            for waste in self.waste.values():
+                waste.since_s = None
         states = {
             fields["NodeName"]: frozenset(fields["State"].split("+"))
             for fields in map(_fields, nodes.splitlines())
@@ -419,12 +427,20 @@ def without_reason(
 
 
 async def forgotten(lab: Lab, since: int) -> Counter[str]:
-    """How often slurmctld found each job missing that had ended, from byte `since` of its log on.
+    """How often slurmctld queued each job again that had ended, from byte `since` of its log on.
 
-    It was killed before it had saved that.
+    It was killed before it had saved that. It misses the job on its node, or the node is given up since its machine is
+    gone: meshd had given it back after the job's end.
     """
     text = await lab.head.shell(f"tail -c +{since + 1} /var/log/slurm/slurmctld.log")
-    return Counter(re.findall(r"Batch JobId=(\d+) missing from batch node", text))
+    found = Counter(re.findall(r"Batch JobId=(\d+) missing from batch node", text))
+    ended: set[str] = set()
+    for done, failed in re.findall(
+        r"_job_complete: JobId=(\d+) done|[Rr]equeu\w+ (?:job )?JobId=(\d+) due to failure of node", text
+    ):
+        ended.add(done)
+        found[failed] += failed in ended and bool(failed)
+    return +found
 
 
 async def unsaved(lab: Lab, since: int) -> set[str]:
