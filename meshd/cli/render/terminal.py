@@ -42,6 +42,7 @@ def show(*parts: RenderableType, err: bool = False, wide: bool = False) -> None:
         out.print(*parts, sep="\n", soft_wrap=wide)
         return
     stream.write(plain(*parts))
+    stream.flush()  # an error on stderr comes after it, also where both go into one file
 
 
 @contextmanager
