@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -115,6 +115,11 @@ def test_merge(image: Tables, first: Wanted, second: Wanted, busy: set[int]) -> 
     left = {line for line in empty.tables.passwd.split("\n") if line not in lines}
     moved = {move.name for one in (once, other, empty) for move in one.moves if move.of_image}
     assert {line.partition(":")[0] for line in left} <= moved
+
+
+def replace(wanted: Wanted, **changes: Any) -> Wanted:
+    """The same wish with other parts."""
+    return wanted._replace(**changes)
 
 
 @settings(max_examples=bounded(200, 20_000))
