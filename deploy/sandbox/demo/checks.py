@@ -14,7 +14,7 @@ from deploy.sandbox.tailnet import Device
 
 FREE_SLOT = "meshd: free slot"
 _UUID = re.compile(r"\(UUID: (GPU-[0-9a-f-]+)\)")
-_NODE = re.compile(r"node (\S+) features (\S+)")
+_NODE = re.compile(r"^(?:\d+: )?node (\S+)$", re.MULTILINE)
 _RESIDENT = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
 _HOST_PATHS = ("/etc/slurm", "/etc/munge", "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/var/lib/tailscale")
 
@@ -28,10 +28,9 @@ def gpus_listed(text: str) -> set[str]:
     return set(_UUID.findall(text))
 
 
-def providers_listed(text: str, providers: Sequence[str]) -> dict[str, int]:
-    """How many nodes of each provider the job's lines "node NAME features A,B,..." name."""
-    nodes = dict(_NODE.findall(text))
-    found = [feature for features in nodes.values() for feature in features.split(",") if feature in providers]
+def providers_listed(text: str, rented: Mapping[str, str], providers: Sequence[str]) -> dict[str, int]:
+    """How many nodes of each provider the job's lines "node NAME" name; `rented` has each node's provider."""
+    found = [rented.get(node, "") for node in set(_NODE.findall(text))]
     return {name: found.count(name) for name in providers}
 
 

@@ -21,7 +21,7 @@ SCRIPT = """\
 #SBATCH --output=/home/demo/gpus-%j.out
 echo "job $SLURM_JOB_ID of $(id -un) on $SLURM_JOB_NODELIST"
 srun --label sh -c '
-    echo "node $SLURMD_NODENAME features" $(scontrol show node "$SLURMD_NODENAME" | sed -n "s/.*ActiveFeatures=//p")
+    echo "node $SLURMD_NODENAME"
     nvidia-smi -L'
 """
 

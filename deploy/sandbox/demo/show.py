@@ -186,7 +186,8 @@ class Show:
         found = checks.gpus_listed(output)
         if len(found) != options.gpus:
             raise DifferenceError(f"the job saw {len(found)} different GPUs, not {options.gpus}")
-        by_provider = checks.providers_listed(output, options.providers)
+        rented = {row["slot"]: row["provider"] for row in (await self._meshctl(cluster, "nodes"))["nodes"]}
+        by_provider = checks.providers_listed(output, rented, options.providers)
         wrong = checks.not_as_shared_out(by_provider, options.room() or {options.providers[0]: options.nodes})
         if wrong:
             raise DifferenceError(f"the job did not run in every cloud: {'; '.join(wrong)}")

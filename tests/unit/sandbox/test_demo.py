@@ -98,8 +98,9 @@ def test_the_ladder_tells_what_each_offer_came_to() -> None:
 
 
 def test_the_job_tells_each_node_s_provider() -> None:
-    output = "0: node h100-1 features h100,gce,us-central1,spot\n1: node h100-2 features h100,aws,us-east-1\n"
-    found = checks.providers_listed(output, ("aws", "gce", "lambda"))
+    output = "job 1 of demo on h100-[1-2]\n0: node h100-1\n1: node h100-2\n1: node h100-2 of another text\n"
+    rented = {"h100-1": "gce", "h100-2": "aws", "h100-3": "lambda"}
+    found = checks.providers_listed(output, rented, ("aws", "gce", "lambda"))
     assert found == {"aws": 1, "gce": 1, "lambda": 0}
     assert checks.not_as_shared_out(found, {"aws": 1, "gce": 1}) == []
     assert checks.not_as_shared_out(found, {"aws": 1, "lambda": 1}) == ["lambda has 0 nodes, not 1"]
