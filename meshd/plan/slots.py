@@ -145,8 +145,7 @@ def silent_with_jobs(machines: Collection[Machine], view: SlurmView) -> tuple[st
     return tuple(
         node.name
         for node in view.nodes.values()
-        if node.cloud and node.name not in there and "NOT_RESPONDING" in node.states and node.held
-        and not (node.powering_up or node.states & (_GOING | {"POWERED_DOWN", "DOWN"}))
+        if node.cloud and node.name not in there and "NOT_RESPONDING" in node.states and node.held and _is_on(node)
     )  # fmt: skip
 
 
@@ -293,8 +292,12 @@ def is_stray(node: SlurmNode, view: SlurmView) -> bool:
     """
     if {"POWERED_DOWN", "NOT_RESPONDING"} <= node.states:
         return not node.states & (_GOING | {"DOWN"}) and not node.held
-    off = node.states & (_GOING | {"POWERED_DOWN", "DOWN"})
-    return not off and not node.powering_up and not node.held and not view.jobs_on(node.name)
+    return _is_on(node) and not node.held and not view.jobs_on(node.name)
+
+
+def _is_on(node: SlurmNode) -> bool:
+    """Whether Slurm takes the node for one that is up: it neither switches it on nor off, and does not have it off."""
+    return not (node.powering_up or node.states & (_GOING | {"POWERED_DOWN", "DOWN"}))
 
 
 _GOING = frozenset({"POWER_DOWN", "POWERING_DOWN"})

@@ -43,26 +43,24 @@ class NodeAddrs:
         self._set_at: datetime | None = None
         self._settable_of: tuple[str, str, str] | None = None
         self._settable: Mapping[str, str] = {}
-        self._only: frozenset[str] = frozenset()
+        self._only: frozenset[str] | None = None
 
     def settable(self, wanted: Rendered | None, applier: Applier) -> Mapping[str, str]:
         """See `Snapshot.settable_addrs`."""
         if wanted is None:
             return {}
-        self._compare(wanted, applier)
+        of = (wanted.digest, applier.nodes_conf, applier.gres_conf)
+        if of != self._settable_of:
+            self._settable = settable_addrs(wanted, applier.nodes_conf, applier.gres_conf)
+            self._settable_of, self._only = of, None
         return self._settable
 
     def only(self, wanted: Rendered, applier: Applier) -> frozenset[str]:
-        """See `only_addrs`."""
-        self._compare(wanted, applier)
+        """See `only_addrs`, which renders the files once more: only a change that waits asks for it."""
+        settable = self.settable(wanted, applier)
+        if self._only is None:
+            self._only = only_addrs(wanted, applier.lines, applier.nodes_conf, applier.gres_conf, settable)
         return self._only
-
-    def _compare(self, wanted: Rendered, applier: Applier) -> None:
-        texts = applier.nodes_conf, applier.gres_conf
-        if (of := (wanted.digest, *texts)) != self._settable_of:
-            self._settable = settable_addrs(wanted, *texts)
-            self._only = only_addrs(wanted, applier.lines, *texts, self._settable)
-            self._settable_of = of
 
     async def reconcile(self, wanted: Rendered | None, applier: Applier) -> None:
         """Set the addresses that are off. What was set is looked at again once Slurm was read after that."""
