@@ -80,8 +80,8 @@ class SlurmSettings(_Table):
     )
     reconfigure_spacing_s: Annotated[float, Field(ge=0)] = Field(
         45.0,
-        description="a change that jobs need not wait for comes so long after the last reconfigure: each one makes "
-        "slurmctld begin its backfill anew. More than `bf_interval`, which is 30 s by default",
+        description="a change that jobs need not wait for comes at least this long after the last reconfigure, which "
+        "restarts slurmctld's backfill. More than `bf_interval`, which is 30 s by default",
     )
     poll_interval_s: Annotated[float, Field(gt=0)] = 5.0
     command_timeout_s: Annotated[float, Field(gt=0)] = 30.0

@@ -139,7 +139,7 @@ def silent_with_jobs(machines: Collection[Machine], view: SlurmView) -> tuple[st
     """The CLOUD nodes without a machine that do not respond, and on which Slurm believes a job to run.
 
     A slurmctld that is killed has forgotten what it did since it last saved its state: that the job ended, and that its
-    node was switched off. Slurm gives such a node up after SlurmdTimeout, which each reconfigure begins anew.
+    node was switched off. Slurm gives such a node up after SlurmdTimeout, which each reconfigure restarts.
     """
     there = _with_machine(machines)
     return tuple(

@@ -5,8 +5,8 @@ A change waits for those that are about to follow it: as long as other machines 
 is expected, only `slurm.reconfigure_quiet_s`. So the last of a burst does not wait, and a burst is few reconfigures.
 
 A change that Slurm can do without, since it only has addresses of CLOUD nodes in it, also waits until
-`slurm.reconfigure_spacing_s` after the last reconfigure. slurmctld begins its backfill anew with each one (since 23.11
-it starts itself again), and looks at the queue for the first time after `bf_interval`: where machines come and go more
+`slurm.reconfigure_spacing_s` after the last reconfigure. Each one restarts slurmctld's backfill (since 23.11
+slurmctld itself), which looks at the queue for the first time after `bf_interval`: where machines come and go more
 often than that, it never would.
 """
 
