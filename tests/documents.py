@@ -24,17 +24,22 @@ NOT_RUN = {
     "needs the internet": "machines of the sandbox do not reach it",
     "runs the tests": "and so this one",
     "starts a sandbox": "inside of which the tests would be",
-    "tests/PATH does this": "another test types it, or does the same by other means",
+    "tests/PATH does this": "another test does the same by other means",
 }
 """Why no test runs a console block, and what that means."""
 PATH_DOES = re.compile(r"(tests/\S+?\.py)(?:::(\w+))? does this")
 
-KEYS = frozenset({"not run", "output", "on"})
+KEYS = frozenset({"not run", "by", "output", "on"})
 AN_EXAMPLE = "an example"
 """The `output` of a block that shows values of another cluster: only headings of tables are compared."""
 PLACES = ("a node", "the clone")
 """What `on` may say. A block without it is typed on the head."""
 
+SUDO = re.compile(r"^sudo |\| sudo ")
+"""Where a command asks to be root."""
+
+TESTS = ROOT / "tests"
+_SHARE = re.compile(r'share\(\s*__file__, "([^"]+)"\)')
 _FENCE = re.compile(r"^( *)```(.*)$")
 _MARK = re.compile(r"^ *<!-- ([a-z ]+): (.+) -->$")
 _PROMPT = re.compile(r"^([$#]) (.+)$")
@@ -46,7 +51,7 @@ class Typed:
 
     Attributes:
         place: "PAGE:LINE".
-        root: it is behind `# `, or begins with `sudo`.
+        root: it is behind `# `, or has `sudo` before a program.
         command: in one line.
         shown: lines of output.
     """
@@ -89,6 +94,11 @@ class Block:
         """Whether a test has to type it."""
         return self.language == "console" and not self.mark("not run")
 
+    @property
+    def is_walked(self) -> bool:
+        """Whether it is part of the walk through its page."""
+        return self.is_run and not self.mark("by")
+
     def typed(self) -> Iterator[Typed]:
         r"""What it tells to type: lines behind `$ ` or `# `; one that ends with `\` goes on. All else is output."""
         lines = list(enumerate(self.text.splitlines(), self.line + 1))
@@ -105,7 +115,7 @@ class Block:
             command = prompt[2]
             while command.endswith("\\") and lines:
                 command = command.removesuffix("\\") + re.sub(r"^(> )?\s*", "", lines.pop(0)[1])
-            found = f"{self.page}:{number}", prompt[1] == "#" or command.startswith("sudo "), command
+            found = f"{self.page}:{number}", prompt[1] == "#" or bool(SUDO.search(command)), command
             shown = []
         if found is not None:
             yield Typed(*found, tuple(shown))
@@ -139,9 +149,42 @@ def page(name: str) -> list[Block]:
     return blocks((ROOT / name).read_text("utf-8"), name)
 
 
+def share(test: str, name: str) -> list[Block]:
+    """The blocks of a page that say `by: TEST`, in order.
+
+    Args:
+        test: the file of the test, `__file__`.
+        name: the page's, written out: `shares` looks for it.
+    """
+    own = str(Path(test).resolve().relative_to(ROOT))
+    return [block for block in page(name) if block.mark("by") == own]
+
+
+def shares() -> set[tuple[str, str]]:
+    """All files of tests that ask for their share of a page, each with the page."""
+    files = [path for path in TESTS.rglob("*.py") if path.name != Path(__file__).name]
+    return {(str(path.relative_to(ROOT)), name) for path in files for name in _SHARE.findall(path.read_text("utf-8"))}
+
+
 def everything() -> list[Block]:
     """All fenced blocks of all pages."""
     return [block for name in PAGES for block in page(name)]
+
+
+def fault(block: Block, typed: Typed, status: int, output: str) -> str:
+    """What is wrong with how a command ended, and with what it printed; "" when nothing is.
+
+    It must end well, unless the page shows `error:` below it.
+    """
+    fails = any(line.startswith("error:") for line in typed.shown)
+    wrong = "" if (status != 0) is fails else f"exit status {status}"
+    return wrong or differs(typed.shown, output, example=block.mark("output") == AN_EXAMPLE)
+
+
+def told(typed: Typed, command: str, wrong: str, output: str) -> str:
+    """For people: PAGE:LINE, what was typed, what is wrong, and both outputs."""
+    shown = "\n".join(typed.shown)
+    return f"{typed.place}: {command}: {wrong}\n{output}\n--- the page shows:\n{shown}"
 
 
 def differs(shown: tuple[str, ...], output: str, *, example: bool = False) -> str:

@@ -13,7 +13,15 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests import documents
+from tests.here import Here, copy_of_checkout
+
 TINY = Path(__file__).parent / "tinycloud"
+
+
+VENV = "/tmp/venv"
+MYCLOUD = "/tmp/mycloud"
+"""The folders in the page."""
 
 
 def run_suite(tmp_path: Path, name: str, *options: str) -> tuple[dict[str, str], str]:
@@ -24,11 +32,16 @@ def run_suite(tmp_path: Path, name: str, *options: str) -> tuple[dict[str, str],
     command = [sys.executable, "-m", "pytest", "-p", "meshd.contract.plugin", "--junitxml=out.xml", *options]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=250)
     assert (tmp_path / "out.xml").exists(), done.stdout + done.stderr
+    return outcomes_of(tmp_path / "out.xml"), done.stdout
+
+
+def outcomes_of(report: Path) -> dict[str, str]:
+    """The outcome of each case."""
     outcomes = {}
-    for case in ElementTree.parse(tmp_path / "out.xml").getroot().iter("testcase"):
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
         parts = [part.tag for part in case if part.tag in ("failure", "error", "skipped")]
         outcomes[f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"] = (*parts, "passed")[0]
-    return outcomes, done.stdout
+    return outcomes
 
 
 def before_bracket(case: str) -> str:
@@ -37,11 +50,27 @@ def before_bracket(case: str) -> str:
 
 
 def test_an_adapter_from_outside_passes_and_the_report_names_what_is_not_covered(tmp_path: Path) -> None:
-    outcomes, printed = run_suite(tmp_path, "good")
+    """As the page says, but in the environment of the tests."""
+    (block,) = documents.share(__file__, "docs/adapters.md")
+    _, *commands = block.typed()
+    report = tmp_path / "out.xml"
+    words = {f"{VENV}/bin/python": sys.executable, MYCLOUD: str(tmp_path / "mycloud")}
+    env = {"PYTEST_ADDOPTS": f"--junitxml={report}"}
+    printed = Here(tmp_path, words=words, env=env, timeout_s=250).block(block, commands)[-1]
+    outcomes = outcomes_of(report)
     assert set(outcomes.values()) == {"passed", "skipped"}
     passed = sum(outcome == "passed" for outcome in outcomes.values())
     assert passed >= 110
     assert f"tiny: {passed} passed, 3 not covered, {len(outcomes) - passed - 3} does not apply" in printed
+
+
+@pytest.mark.nightly
+def test_meshd_and_its_suite_are_installed_from_a_clone(tmp_path: Path) -> None:
+    """All of the page's block, in a copy of the clone: an environment of its own, from the package index."""
+    (block,) = documents.share(__file__, "docs/adapters.md")
+    clone = copy_of_checkout(tmp_path / "clone")
+    words = {VENV: str(tmp_path / "venv"), MYCLOUD: str(tmp_path / "mycloud")}
+    Here(tmp_path, folder=clone, words=words, timeout_s=900).block(block)
 
 
 def test_the_suite_finds_each_bug_of_an_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from deploy.sandbox import proc
 from deploy.sandbox.headmachine import SOURCE
 from tests import documents
-from tests.documents import AN_EXAMPLE, Block, Typed, blocks
+from tests.documents import SUDO, Block, blocks
 from tests.e2e.lab import PATIENCE_S, Lab
 from tests.meshctl_words import asks, programs
 
@@ -20,7 +20,7 @@ UNFINISHED = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SU
 SUBMITTED = re.compile(r"^Submitted batch job (\d+)$", re.M)
 
 # A login shell of its own for each command; directory and variables go on from one to the next. The head has neither
-# sudo nor an editor: root types what begins with sudo, in the other's directory, and an editor adds EDITS.
+# sudo nor an editor: root types what has sudo before a program, in the other's directory, and an editor adds EDITS.
 TYPED = """\
 state=/tmp/typed-{who}
 if [ -e "$state" ]; then
@@ -77,7 +77,7 @@ class Walk:
 
 def commands(readme: str) -> list[str]:
     """What a README's `console` blocks tell to type, in order."""
-    return [typed.command for block in blocks(readme) if block.is_run for typed in block.typed()]
+    return [typed.command for block in blocks(readme) if block.is_walked for typed in block.typed()]
 
 
 class Person:
@@ -107,10 +107,10 @@ class Person:
             command: in one line.
             timeout_s: for it.
             check: raise AssertionError where it fails.
-            root: it is behind the prompt of root, or begins with `sudo`.
+            root: it is behind the prompt of root, or has `sudo` before a program.
             terminal: its output is as on a terminal. What asks has one in any case.
         """
-        sudo = command.startswith("sudo ")
+        sudo = bool(SUDO.search(command))
         line, stdin = command, b""
         may_ask = any(words[0] == "meshctl" and asks(words[1:]) for words in programs(command))
         if may_ask or terminal:  # without a terminal meshctl cannot ask, and fails
@@ -175,39 +175,43 @@ class Person:
         """
         walk = Walk()
         for block in documents.page(page):
-            if not block.is_run:
-                continue
-            jobs: list[str] = []
-            if block.mark("on") == "the clone":
-                await self.type(f"cd {SOURCE}")
-            for typed in block.typed():
-                command = instead(typed.command)
-                if first is not None:
-                    await first(command)
-                if block.mark("on") == "a node":
-                    assert node is not None, f"{typed.place}: there is no node"
-                    ran = Ran(command, await self.lab.inside(await node(), "sh", "-c", command))
-                else:
-                    ran = await self.type(
-                        command, timeout_s=timeout_s, check=False, root=typed.root, terminal=bool(typed.shown)
-                    )
-                await self._compare(block, typed, ran)
-                walk.ran.append(ran)
-                jobs += ran.jobs
-            for job in jobs:
-                await self.ended(job, timeout_s=timeout_s)
-            if block.mark("on") == "the clone":
-                await self.type("cd")
+            if block.is_walked:
+                walk.ran += await self.block(block, instead=instead, first=first, node=node, timeout_s=timeout_s)
         return walk
 
-    async def _compare(self, block: Block, typed: Typed, ran: Ran) -> None:
-        fails = any(line.startswith("error:") for line in typed.shown)
-        wrong = "" if (ran.status != 0) is fails else f"exit status {ran.status}"
-        wrong = wrong or documents.differs(typed.shown, ran.output, example=block.mark("output") == AN_EXAMPLE)
-        if wrong:
-            shown = "\n".join(typed.shown)
-            told = f"{typed.place}: {ran.command}: {wrong}\n{ran.output}\n--- the page shows:\n{shown}"
-            raise AssertionError(f"{await self.lab.evidence()}\n---\n{told}")
+    async def block(
+        self,
+        block: Block,
+        *,
+        instead: Callable[[str], str] = lambda command: command,
+        first: Callable[[str], Awaitable[None]] | None = None,
+        node: Callable[[], Awaitable[str]] | None = None,
+        timeout_s: float = PATIENCE_S,
+    ) -> list[Ran]:
+        """Type one block, as `read` does a page."""
+        ran: list[Ran] = []
+        if block.mark("on") == "the clone":
+            await self.type(f"cd {SOURCE}")
+        for typed in block.typed():
+            command = instead(typed.command)
+            if first is not None:
+                await first(command)
+            if block.mark("on") == "a node":
+                assert node is not None, f"{typed.place}: there is no node"
+                one = Ran(command, await self.lab.inside(await node(), "sh", "-c", command))
+            else:
+                one = await self.type(
+                    command, timeout_s=timeout_s, check=False, root=typed.root, terminal=bool(typed.shown)
+                )
+            if wrong := documents.fault(block, typed, one.status, one.output):
+                told = documents.told(typed, command, wrong, one.output)
+                raise AssertionError(f"{await self.lab.evidence()}\n---\n{told}")
+            ran.append(one)
+        for job in [job for one in ran for job in one.jobs]:
+            await self.ended(job, timeout_s=timeout_s)
+        if block.mark("on") == "the clone":
+            await self.type("cd")
+        return ran
 
     async def submit(
         self, command: str, *, meanwhile: Callable[[str], Awaitable[None]] | None = None, timeout_s: float = PATIENCE_S

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from meshd import __version__
 from meshd.store.migrations import MIGRATIONS
 from tests.e2e.lab import QUICK, SLURM, USER, WAIT_FOR_WORD, Lab
 from tests.e2e.packages import APT_TIMEOUT_S, apt, unit
+from tests.here import copy_of_checkout
 
 pytestmark = [
     pytest.mark.e2e,
@@ -38,12 +38,7 @@ UNITS = "/usr/lib/systemd/system"
 
 def checkout_of_newer(target: Path) -> Path:
     """This checkout as its next version: with another number, and another form of the journal."""
-    names = subprocess.run(
-        ["git", "-C", str(CHECKOUT), "ls-files", "-z"], check=True, capture_output=True, text=True
-    ).stdout  # fmt: skip
-    for name in filter(None, names.split("\0")):
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(CHECKOUT / name, target / name)
+    copy_of_checkout(target)
     version, migrations = target / "meshd/__init__.py", target / "meshd/store/migrations.py"
     version.write_text(version.read_text().replace(__version__, NEWER))
     text = migrations.read_text()

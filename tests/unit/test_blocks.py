@@ -78,7 +78,11 @@ def mark_fault(block: Block) -> str:
         return f"{block.place}: on: {place}: one of {', '.join(documents.PLACES)}"
     if block.mark("output") not in {"", documents.AN_EXAMPLE}:
         return f"{block.place}: output: {documents.AN_EXAMPLE!r} or nothing"
+    if (by := block.mark("by")) and (by, block.page) not in documents.shares():
+        return f"{block.place}: {by} does not ask for its share of this page"
     reason = block.mark("not run")
+    if by and reason:
+        return f"{block.place}: a test types it, or none does"
     if does := documents.PATH_DOES.fullmatch(reason):
         file = documents.ROOT / does[1]
         there = file.is_file() and (not does[2] or f"def {does[2]}(" in file.read_text("utf-8"))
@@ -97,6 +101,7 @@ def mark_fault(block: Block) -> str:
         ("not run: tests/unit/test_blocks.py::no_such_test does this", "console", False),
         ("not run: it is late", "console", False),
         ("not run: needs the internet", "text", False),
+        ("by: tests/unit/test_blocks.py", "console", False),
         ("ran: yes", "console", False),
         ("on: the moon", "console", False),
         ("on: a node", "console", True),
@@ -110,13 +115,17 @@ def test_a_wrong_mark_is_found(mark: str, language: str, good: bool) -> None:
 
 def test_a_test_types_each_block_that_is_run() -> None:
     """A page of recipes is followed by the test of that recipe, all others by tests/e2e/test_documents.py."""
-    run = {block.page for block in BLOCKS if block.is_run}
+    run = {block.page for block in BLOCKS if block.is_walked}
     tests = "".join(file.read_text("utf-8") for file in (documents.ROOT / "tests/e2e").glob("test_*.py"))
     named = {f"recipes/{name}/README.md" for name in re.findall(r'\.follow\("([\w-]+)"', tests)}
     followed = named | ({"recipes/README.md"} if re.search(r"\.follow\(\w+=", tests) else set())
     walked = [walk.page for walk in WALKS]
     assert sorted(walked) == sorted(run - followed)
     assert followed <= run
+
+
+def test_a_test_has_the_share_of_a_page_that_it_asks_for() -> None:
+    assert documents.shares() == {(by, block.page) for block in BLOCKS if (by := block.mark("by"))}
 
 
 def test_a_console_block_begins_with_a_prompt_and_is_sh() -> None:
@@ -269,15 +278,17 @@ def test_a_wrong_command_is_found(line: str, faults: int) -> None:
 
 def test_commands_and_their_output() -> None:
     text = (
-        "<!-- on: a node -->\n```console\n$ one \\\n>   more\nits\n\noutput\n# two\n$ sudo three\n```\n```sh\nx\n```\n"
+        "<!-- on: a node -->\n```console\n$ one \\\n>   more\nits\n\noutput\n# two\n$ sudo three\n"
+        "$ four | sudo five\n```\n```sh\nx\n```\n"
     )
     console, sh = blocks(text, "p.md")
-    assert (console.language, console.line, console.mark("on"), console.is_run) == ("console", 2, "a node", True)
-    assert (sh.language, sh.marks, sh.is_run) == ("sh", (), False)
+    assert (console.language, console.line, console.mark("on"), console.is_walked) == ("console", 2, "a node", True)
+    assert (sh.language, sh.marks, sh.is_walked) == ("sh", (), False)
     assert list(console.typed()) == [
         Typed("p.md:3", False, "one more", ("its", "", "output")),
         Typed("p.md:8", True, "two"),
         Typed("p.md:9", True, "sudo three"),
+        Typed("p.md:10", True, "four | sudo five"),
     ]
 
 
