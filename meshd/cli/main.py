@@ -99,6 +99,12 @@ class CommandGroup(click.Group):
             if wants_error_document(ctx):
                 print_json(error.view())
             raise
+        except click.NoSuchOption as error:
+            if error.ctx is None or not any(error.option_name in parameter.opts for parameter in self.params):
+                raise
+            program, _, command = error.ctx.command_path.partition(" ")
+            place = f"{program} {error.option_name} ... {command}"
+            raise click.UsageError(f"{error.option_name} stands before the command: {place}", error.ctx) from None
         except ValidationError as error:  # a request refused a value, e.g. a name of 100 characters
             faults = (f"{_option(e['loc'])}: {demand(dict(e))}" for e in error.errors())
             raise click.UsageError("; ".join(faults)) from None

@@ -32,13 +32,14 @@ NOBODY = f"{OURS} nobody waits for it"
 
 REASON_MAX = 200
 
-_SHORT = {
+SHORT = {
     DemandCode.NO_CAPACITY: "no capacity", DemandCode.NO_OFFER: "no offer suits", DemandCode.PLACE: "no capacity",
     DemandCode.BUDGET: "the budget is used up", DemandCode.LIMIT_IN_ALL: "the limit in USD is reached",
     DemandCode.POOL_COOLING: "its machines failed", DemandCode.AUTH_KEY_DEAD: "the auth key is dead",
     DemandCode.NO_IPV4: "the tailnet has no IPv4", DemandCode.FROZEN: "frozen",
     DemandCode.RESTORED_UNLISTED: "a cloud was not listed since a restore",
 }  # fmt: skip
+"""Why no machine can be had, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +307,7 @@ _GOING = frozenset({"POWER_DOWN", "POWERING_DOWN"})
 
 def reason_of(code: DemandCode | None, reason: str, until: datetime | None) -> str:
     """The reason of a drain: in short, until when, and then the whole sentence."""
-    short = _SHORT[code] if code is not None else "no machine"
+    short = SHORT[code] if code is not None else "no machine"
     when = f" until {until:%Y-%m-%d %H:%M} UTC" if until is not None else ""
     # Slurm drops a space at the end: the reason must read back as it was written.
     return " ".join(f"{OURS} {short}{when}: {reason}".split())[:REASON_MAX].rstrip()

@@ -23,6 +23,7 @@ from meshd.simulate.life import FACTS, NOWHERE
 from meshd.simulate.load import FaultTable, JobSpec
 from meshd.simulate.queue import Job, QueueWorld
 from meshd.simulate.queue_life import QueueLife
+from meshd.simulate.waits import Waits
 from meshd.simulate.world import Cloud, SimMachine
 from meshd.store.ledger import Ledger
 
@@ -64,6 +65,7 @@ class ClusterWorld(QueueWorld):
         boot_range_s: the least and the most time from a create call to a node that takes jobs.
         troubles: what goes wrong, and when.
         coming: the jobs, the last one first.
+        waits: for what jobs waited.
         driven: the pools that Slurm's queue drives.
         rang: something has happened that meshd is told of at once: by slurmctld's programs, an agent, or a cloud's
             listing that it waits for.
@@ -74,6 +76,7 @@ class ClusterWorld(QueueWorld):
     boot_range_s: tuple[float, float] = (60.0, 180.0)
     troubles: tuple[FaultTable, ...] = ()
     coming: list[JobSpec] = field(default_factory=list)
+    waits: Waits = field(default_factory=Waits)
     driven: frozenset[str] = frozenset()
     log: dict[str, JobLog] = field(default_factory=dict)
     rang: bool = False
@@ -230,6 +233,7 @@ class ClusterWorld(QueueWorld):
     def move_on(self, delay_s: float) -> None:
         """Let time pass, with what the scenario has in it."""
         before_s = self.clock.t_s
+        self.waits.add(self.queue.values(), before_s, delay_s)
         self.clock.t_s += delay_s
         t = self.clock.t_s
         powering = set(self.powering)

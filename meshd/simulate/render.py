@@ -11,6 +11,7 @@ from meshd.cli.render.table import Table
 from meshd.cli.render.terminal import clean_text
 from meshd.plaintext import age, counted
 from meshd.simulate.schema import ComparisonView, PoolRow, SimulationView
+from meshd.simulate.waits import WORDS
 
 _POOLS = (
     "POOL", "JOBS", "STARTED", "AGAIN", "WAIT MEDIAN", "90 %", "LONGEST", "MACHINES", "AT ONCE", "MACHINE-H", "USED",
@@ -49,12 +50,20 @@ def _pool(row: PoolRow) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+def _waited(pool: PoolRow) -> str:
+    total_s = sum(row.job_s for row in pool.waited)
+    return ", ".join(f"{row.job_s / total_s:.0%} {WORDS[row.code]}" for row in pool.waited)
+
+
 def _age(seconds: float | None) -> str:
     return "-" if seconds is None else age(seconds)
 
 
 def _notes(view: SimulationView) -> Iterator[Text]:
     yield clean_text(f"simulated: {age(view.simulated_s)}, seed {view.seed}")
+    for pool in view.pools:
+        if pool.waited:
+            yield clean_text(f"jobs of {pool.pool} waited: {_waited(pool)}")
     if view.orders_refused:
         yield clean_text(f"orders without capacity: {view.orders_refused}")
     if view.taken_back:

@@ -27,7 +27,8 @@ from meshd.simulate.clock import SimClock
 from meshd.simulate.cluster import ClusterLife, ClusterWorld, JobLog
 from meshd.simulate.faults import Violation
 from meshd.simulate.load import FaultTable, JobSpec, Scenario
-from meshd.simulate.schema import KindRow, PoolRow, SimulationView, TroubleRow
+from meshd.simulate.schema import KindRow, PoolRow, SimulationView, TroubleRow, WaitRow
+from meshd.simulate.waits import Waits
 
 TAIL_S = 7 * 86400.0
 """After the last job has come, the simulation goes on for at most so long, until all have ended."""
@@ -173,6 +174,8 @@ async def _live(life: ClusterLife, last_s: float, told: Told) -> Counter[str]:
         life.reconciler.tick()
         await life.care_for_slots()
         await life.settle()
+        if life.reconciler.last is not None:
+            world.waits.hear(life.reconciler.last.plan)
         if Violation.seen:
             raise SimulationFault(Violation.seen[0])
         look_s = life.next_look_s()
@@ -199,7 +202,7 @@ def _view(
     pools = [
         _pool_row(
             name, [log for log in logs if log.spec.pool == name], [x for x in lives if x.pool == name], peaks, now
-        )
+        ).model_copy(update={"waited": _waited(world.waits, name)})
         for name in life.live.settings.pools
     ]
     whole = _pool_row("", logs, lives, {"": 0}, now)
@@ -232,6 +235,11 @@ def _pool_row(
         job_node_hours=round(used, 3),
         usd=_usd(lives, now),
     )
+
+
+def _waited(waits: Waits, pool: str) -> list[WaitRow]:
+    found = Counter({code: round(seconds) for (name, code), seconds in waits.seconds.items() if name == pool})
+    return [WaitRow(code=code, job_s=job_s) for code, job_s in found.most_common() if job_s > 0]
 
 
 def _kinds(lives: Sequence[Life], now: datetime) -> list[KindRow]:

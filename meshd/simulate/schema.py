@@ -5,6 +5,18 @@ from __future__ import annotations
 from meshd.api.schema.base import Document, Part
 
 
+class WaitRow(Part):
+    """For what jobs of a pool waited.
+
+    Attributes:
+        code: nodes_taken, boot, requeued, or why no machine could be had, as in `meshctl explain -o json`.
+        job_s: so long, over all jobs; before a run that was lost, too.
+    """
+
+    code: str
+    job_s: int
+
+
 class PoolRow(Part):
     """A pool, or all of them.
 
@@ -19,6 +31,7 @@ class PoolRow(Part):
         machine_hours: that are billed.
         job_node_hours: that jobs used of them.
         usd: what is billed.
+        waited: for what its jobs waited, the most first; empty for all pools.
     """
 
     pool: str
@@ -34,6 +47,7 @@ class PoolRow(Part):
     machine_hours: float = 0.0
     job_node_hours: float = 0.0
     usd: float = 0.0
+    waited: list[WaitRow] = []
 
 
 class KindRow(Part):

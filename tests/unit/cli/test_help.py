@@ -45,3 +45,15 @@ def test_the_error_for_a_mistyped_command_names_similar_ones(meshctl: Meshctl, t
     ran = meshctl(typed)
     assert ran.code == 2 and f"No such command '{typed}'. Did you mean {meant}?" in ran.err
     assert "Did you mean" not in meshctl("xyzzy").err
+
+
+@pytest.mark.parametrize("option", ["--config", "--socket"])
+def test_the_error_for_an_option_behind_the_command_shows_its_place(meshctl: Meshctl, option: str) -> None:
+    for words, command in (
+        (["status"], "status"),
+        (["logs", "-n", "1"], "logs"),
+        (["config", "check"], "config check"),
+    ):
+        ran = meshctl(*words, option, "/x")
+        assert ran.code == 2 and f"meshctl {option} ... {command}" in ran.err
+    assert "stands before" not in meshctl("status", "--confg", "/x").err

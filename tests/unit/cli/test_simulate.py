@@ -58,6 +58,7 @@ def test_it_shows_what_would_be_rented_with_the_dates_of_the_prices(meshctl: Mes
     table = meshctl("simulate", "--load", load, config=config)
     assert table.code == 0
     assert "g5.xlarge" in table.out and "2025-07-01" in table.out
+    assert "jobs of a10g waited: 100% machines booted" in table.out
 
 
 def test_it_takes_the_jobs_of_a_dump_and_tells_what_is_left_out(meshctl: Meshctl, files: Path) -> None:

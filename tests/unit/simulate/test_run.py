@@ -124,6 +124,30 @@ async def test_a_pool_that_people_drive_has_what_its_target_says() -> None:
     assert 600 <= (view.all_pools.wait_max_s or 0) < 700, "two nodes for three jobs"
 
 
+async def test_it_tells_for_what_jobs_waited() -> None:
+    def waited(view: SimulationView) -> dict[str, int]:
+        (pool,) = view.pools
+        whole_s = (pool.wait_mean_s or 0) * pool.started
+        assert sum(row.job_s for row in pool.waited) == pytest.approx(
+            whole_s, abs=len(pool.waited) + 0.1 * pool.started
+        )
+        assert [row.job_s for row in pool.waited] == sorted((row.job_s for row in pool.waited), reverse=True)
+        return {row.code: row.job_s for row in pool.waited}
+
+    queue = [job(0, run_s=7200, name=str(n)) for n in range(4)]
+    assert set(waited(await run(queue))) == {"boot"}
+    taken = waited(await run(queue, settings(max_nodes=2)))
+    assert set(taken) == {"boot", "nodes_taken"} and taken["nodes_taken"] > 2 * 7000
+    bound = waited(await run(queue, settings(BudgetSettings(usd_per_hour=6.5))))
+    assert bound["budget"] > 2 * 6000 and bound.get("nodes_taken", 0) < 300
+    limit = waited(await run(queue, settings(max_usd_per_hour=6.5)))
+    assert limit["limit_in_all"] > 2 * 6000
+    sold_out = waited(await run([job(0)], faults=[{"kind": "no_capacity", "for": "2h"}]))
+    assert sold_out["no_capacity"] > 7000
+    by_hand = waited(await run(queue, settings(scale_from_queue=False, idle_timeout_s=None), targets={"h100": 4}))
+    assert by_hand["nodes_taken"] > 2 * 7000
+
+
 async def test_the_same_seed_gives_the_same_answer() -> None:
     jobs = [job(60.0 * n, run_s=100 + 17 * n, nodes=1 + n % 3, name=str(n)) for n in range(20)]
     ends = [{"kind": "spot_ends", "per_hour": 1.0}]
