@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,7 +24,6 @@ NOT_RUN = {
     "needs a program that the sandbox lacks": "e.g. podman",
     "needs the internet": "machines of the sandbox do not reach it",
     "runs the tests": "and so this one",
-    "starts a sandbox": "inside of which the tests would be",
     "tests/PATH does this": "another test does the same by other means",
 }
 """Why no test runs a console block, and what that means."""
@@ -160,10 +160,13 @@ def share(test: str, name: str) -> list[Block]:
     return [block for block in page(name) if block.mark("by") == own]
 
 
-def shares() -> set[tuple[str, str]]:
+@cache
+def shares() -> frozenset[tuple[str, str]]:
     """All files of tests that ask for their share of a page, each with the page."""
     files = [path for path in TESTS.rglob("*.py") if path.name != Path(__file__).name]
-    return {(str(path.relative_to(ROOT)), name) for path in files for name in _SHARE.findall(path.read_text("utf-8"))}
+    return frozenset(
+        (str(path.relative_to(ROOT)), name) for path in files for name in _SHARE.findall(path.read_text("utf-8"))
+    )
 
 
 def everything() -> list[Block]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +23,10 @@ sudo() {{ "$@"; }}
 exec 2>&1
 {command}
 """
+
+
+END_S = 100.0
+"""A demonstration that is asked to end removes what it made first."""
 
 
 @dataclass
@@ -61,13 +68,34 @@ class Here:
         command = typed.command
         for word, other in self.words.items():
             command = command.replace(word, other)
-        ran = subprocess.run(
-            ["bash", "-c", _TYPED.format(command=command)], input=stdin, capture_output=True, text=True, check=False,
-            env={**os.environ, **self.env, "TYPED_CWD": str(self._cwd)}, timeout=self.timeout_s,
-        )  # fmt: skip
-        wrong = documents.fault(block, typed, ran.returncode, ran.stdout)
-        assert not wrong, documents.told(typed, command, wrong, f"{ran.stdout}{ran.stderr}")
-        return ran.stdout
+        status, output = self._run(_TYPED.format(command=command), stdin)
+        wrong = documents.fault(block, typed, status, output)
+        assert not wrong, documents.told(typed, command, wrong, output)
+        return output
+
+    def _run(self, script: str, stdin: str) -> tuple[int, str]:
+        # Files, not pipes: what a command leaves running may hold them.
+        with tempfile.TemporaryFile("w+") as given, tempfile.TemporaryFile("w+") as printed:
+            given.write(stdin)
+            given.seek(0)
+            process = subprocess.Popen(
+                ["bash", "-c", script], stdin=given, stdout=printed, stderr=printed, process_group=0,
+                env={**os.environ, **self.env, "TYPED_CWD": str(self._cwd)},
+            )  # fmt: skip
+            try:
+                status = process.wait(self.timeout_s)
+            finally:  # also when the tests are stopped
+                self._end(process)
+            printed.seek(0)
+            return status, printed.read()
+
+    @staticmethod
+    def _end(process: subprocess.Popen[bytes]) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if process.poll() is None:
+                os.killpg(process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(END_S)
 
 
 def copy_of_checkout(target: Path) -> Path:

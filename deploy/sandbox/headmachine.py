@@ -146,16 +146,21 @@ class Head:
         """Install meshd from the checkout, or another one on the head, as README says for a real head."""
         await self.run(f"{source}/deploy/head/install", "--offline", timeout_s=180)
 
-    async def configure(self, options: HeadOptions) -> None:
-        """A user of the cluster, settings, credentials, slurm.conf, and `meshctl init`."""
+    async def prepare_slurm(self, options: HeadOptions) -> None:
+        """A user of the cluster, and Slurm's files as the site has them before `meshctl init`."""
         await self.run("useradd", "--create-home", "--comment", "A user of the cluster", USER)
-        await self.write("/etc/meshd/meshd.toml", options.settings)
-        for name, content in options.credentials.items():
-            await self.write(f"/etc/meshd/credentials/{name}", content, "0600")
         await self.write("/etc/slurm/slurm.conf", options.slurm_conf.replace("@HEAD_IP@", self.tailnet_ip))
         await self.write("/etc/slurm/cgroup.conf", CGROUP_CONF)
         await self.run("sed", "-i", "/[[:space:]]head$/d", "/etc/hosts")
         await self.shell(f"echo '{self.tailnet_ip} head' >>/etc/hosts")
+        await self.run("install", "-d", "-o", "slurm", "-g", "slurm", "/var/spool/slurmctld", "/var/log/slurm")
+
+    async def configure(self, options: HeadOptions) -> None:
+        """`prepare_slurm`, settings, credentials, and `meshctl init`."""
+        await self.prepare_slurm(options)
+        await self.write("/etc/meshd/meshd.toml", options.settings)
+        for name, content in options.credentials.items():
+            await self.write(f"/etc/meshd/credentials/{name}", content, "0600")
         accounting = ["--accounting"] if options.accounting else []
         await self.run("meshctl", "init", "--yes", *accounting, timeout_s=120)
         if options.share:
@@ -165,7 +170,6 @@ class Head:
         """Start munge, slurmctld and meshd, in this order; meshd says itself when it is ready."""
         await self.shell(
             textwrap.dedent("""\
-                install -d -o slurm -g slurm /var/spool/slurmctld /var/log/slurm
                 systemctl start munge slurmctld
                 systemctl enable -q --now meshd-slurm.path meshd-slurmctld.path meshd-munge.path meshd-hosts.path \
                     meshd-exports.path

@@ -15,6 +15,7 @@ import platform
 import shutil
 import ssl
 import tempfile
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -94,11 +95,7 @@ async def ensure_mirror(suite: str) -> Path:
         async with step(f"packages for {suite} ({', '.join(PACKAGES)})", log):
             for base in bases:
                 debs = await images.fetch_packages(base, suite, PACKAGES, log)
-            pool = root / "debian/pool"
-            pool.mkdir(parents=True)
-            for deb in sorted(debs.glob("*.deb")):
-                os.link(deb, pool / deb.name)
-            await write_lists(root / "debian", suite)
+            await _fill(root / "debian", suite, debs)
             await _pack_tailscale(tailscale, root / "stable/debian/pool")
             await write_lists(root / "stable/debian", suite)
         (root / f"stable/debian/{suite}.noarmor.gpg").write_bytes(b"")
@@ -106,6 +103,32 @@ async def ensure_mirror(suite: str) -> Path:
         (root / f"stable/debian/{suite}.tailscale-keyring.list").write_text(source)
 
     return await cache.ensure("mirrors", suite, key, build)
+
+
+async def ensure_archive(suite: str, packages: Sequence[str]) -> Path:
+    """A folder with the archive `debian` of one suite: packages, and what a head lacks of what they need.
+
+    Raises:
+        CommandError: a package could not be downloaded.
+    """
+    base = await images.ensure_base(suite)
+    key = cache.recipe_key(Path(__file__).read_bytes(), base.name, *packages)
+
+    async def build(root: Path) -> None:
+        log = cache.log_file(f"archive-{suite}")
+        async with step(f"packages for heads ({', '.join(packages)})", log):
+            debs = await images.fetch_packages(base, suite, packages, log)
+            await _fill(root / "debian", suite, debs)
+
+    return await cache.ensure("mirrors", f"{suite}-head", key, build)
+
+
+async def _fill(archive: Path, suite: str, debs: Path) -> None:
+    pool = archive / "pool"
+    pool.mkdir(parents=True)
+    for deb in sorted(debs.glob("*.deb")):
+        os.link(deb, pool / deb.name)
+    await write_lists(archive, suite)
 
 
 async def _pack_tailscale(binaries: Path, pool: Path) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from deploy.sandbox.clouds.host import BootDefaults
+from deploy.sandbox.mirror import Mirror, ensure_archive
+from deploy.sandbox.network import GATEWAY
 from meshd.provider_api import CLUSTER_TAG, MACHINE_TAG
 from tests import documents
 from tests.e2e.hook import hooked
 from tests.e2e.lab import Lab
 from tests.e2e.mlflow import without_mlflow_again
+from tests.e2e.packages import APT_TIMEOUT_S
 from tests.e2e.recipes import EDITS, Person, Walk
 from tests.e2e.workplace import without_accounting_again
 
@@ -20,6 +24,18 @@ WALKER = "ann"
 """Who types: a user of the head who is in the group `meshd`."""
 
 KEYS = "/run/typed-keys"
+PACKAGES = ("age", "prometheus")
+"""What pages tell to install."""
+APT_CONF, APT_SOURCES = "/etc/apt/apt.conf.d/99typed", "/run/typed-sources.list"
+APT_ANSWERS = f"""\
+APT::Get::Assume-Yes "true";
+APT::Install-Recommends "false";
+APT::Sandbox::User "root";
+Dpkg::Use-Pty "0";
+Dir::Etc::SourceList "{APT_SOURCES}";
+Dir::Etc::SourceParts "/dev/null";
+"""
+AGE_KEY = "/run/typed-age"
 WAITING = f"""\
 runuser -l {WALKER} -c 'sbatch -N6 --gres=gpu:1 --chdir=/tmp -o none -t 1 --wrap true'
 until meshctl status | grep -q ^JOB; do sleep 0.5; done
@@ -73,6 +89,56 @@ async def with_keys(lab: Lab) -> AsyncIterator[Mapping[str, str]]:
         }
     finally:
         await lab.head.run("rm", "-r", KEYS)
+
+
+@asynccontextmanager
+async def with_packages(lab: Lab) -> AsyncIterator[None]:
+    """apt takes packages from an archive in the sandbox, and asks nothing."""
+    archive = await ensure_archive("trixie", PACKAGES)
+    await lab.head.write(APT_SOURCES, f"deb [trusted=yes] http://{GATEWAY}/debian trixie main\n")
+    await lab.head.write(APT_CONF, APT_ANSWERS)
+    try:
+        async with Mirror(lab.cluster.world.network, archive):
+            await lab.head.run("apt-get", "update", timeout_s=APT_TIMEOUT_S)
+            yield
+    finally:
+        await lab.head.shell(f"rm -rf {APT_SOURCES} {APT_CONF} /var/lib/apt/lists/*; apt-get clean")
+
+
+@asynccontextmanager
+async def with_keys_and_age(lab: Lab) -> AsyncIterator[Mapping[str, str]]:
+    """`with_keys`; and age is installed. What was encrypted with it can be read with the recipient's key alone."""
+    async with with_keys(lab) as words, with_packages(lab):
+        await lab.head.run("apt-get", "install", "age", timeout_s=APT_TIMEOUT_S)
+        try:
+            await lab.head.run("age-keygen", "-o", AGE_KEY)
+            yield {**words, "RECIPIENT": (await lab.head.run("age-keygen", "-y", AGE_KEY)).text}
+            told = await lab.head.shell(f"age -d -i {AGE_KEY} /home/{WALKER}/head.tar.age | tar -t")
+            assert "etc/meshd/meshd.toml" in told.split()
+        finally:
+            await lab.head.run("rm", "-f", AGE_KEY)
+            await lab.head.run("apt-get", "purge", "age", timeout_s=APT_TIMEOUT_S)
+
+
+@asynccontextmanager
+async def with_room_for_prometheus(lab: Lab) -> AsyncIterator[None]:
+    """Prometheus may be installed, and reads meshd in the end. Afterwards it is gone."""
+    text = await settings(lab)
+    async with with_packages(lab):
+        try:
+            yield
+
+            async def scraped() -> bool:
+                told = await lab.head.run("curl", "-sS", "http://127.0.0.1:9090/api/v1/targets", check=False)
+                targets = json.loads(told.stdout)["data"]["activeTargets"] if told.returncode == 0 else []
+                return [one["health"] for one in targets if one["scrapePool"] == "meshd"] == ["up"]
+
+            await lab.until(scraped, "Prometheus reads meshd")
+        finally:
+            await lab.head.run("apt-get", "purge", "--autoremove", "prometheus", timeout_s=APT_TIMEOUT_S)
+            await lab.head.run("rm", "-rf", "/etc/prometheus", "/var/lib/prometheus")
+            await lab.write_settings(text)
+            await lab.restart_meshd()
 
 
 @asynccontextmanager
@@ -165,7 +231,8 @@ WALKS = (
     Page("docs/files.md", machines=2, world=with_a_job, files={"data/one": "1\n"}),
     Page("docs/troubleshooting.md", machines=2, world=with_keys, words={"POOL": "h100", "--gpus N": "--gpus 2"}),
     Page("docs/sandbox.md", machines=2, world=with_ids),
-    Page("docs/operations.md", machines=2, world=with_keys, words={"curl ": "curl -sSf ", **OFFLINE},
+    Page("docs/monitoring.md", world=with_room_for_prometheus),
+    Page("docs/operations.md", machines=2, world=with_keys_and_age, words={"curl ": "curl -sSf ", **OFFLINE},
          first={"sudo meshctl backup": "rm -f /var/backups/head.tar"}, nightly=True),
     Page("README.md", machines=0, files={"train.sh": JOB}, image="trixie-torch", world=with_a_place_to_work,
          edits='[mlflow]\nenabled = true\nartifacts = "/srv/data/mlflow"\n',

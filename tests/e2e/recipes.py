@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.sandbox import proc
 from deploy.sandbox.headmachine import SOURCE
 from tests import documents
-from tests.documents import SUDO, Block, blocks
+from tests.documents import SUDO, Block, Typed, blocks
 from tests.e2e.lab import PATIENCE_S, Lab
 from tests.meshctl_words import asks, programs
 
@@ -182,17 +182,18 @@ class Person:
     async def block(
         self,
         block: Block,
+        commands: Sequence[Typed] = (),
         *,
         instead: Callable[[str], str] = lambda command: command,
         first: Callable[[str], Awaitable[None]] | None = None,
         node: Callable[[], Awaitable[str]] | None = None,
         timeout_s: float = PATIENCE_S,
     ) -> list[Ran]:
-        """Type one block, as `read` does a page."""
+        """Type a block, or some of its commands, as `read` does a page."""
         ran: list[Ran] = []
         if block.mark("on") == "the clone":
             await self.type(f"cd {SOURCE}")
-        for typed in block.typed():
+        for typed in commands or block.typed():
             command = instead(typed.command)
             if first is not None:
                 await first(command)
