@@ -503,7 +503,7 @@ class Auditor(Protocol):
     """An optional interface of an adapter that can list what lies on its account."""
 
     async def billed(self) -> Sequence[BilledListing]:
-        """Everything on the account in the regions of the settings, whoever made it, by kind and region.
+        """Everything on the account, whoever made it, by kind and region: also where the settings do not rent.
 
         It changes nothing. A listing is complete, or has `error`: one that fails does not spoil the others. Machines
         that have ended are left out.

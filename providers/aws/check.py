@@ -20,7 +20,8 @@ from providers.aws.settings import AwsSettings
 NOBODY = "i-00000000000000000"
 """An id that no instance has. A policy with conditions on tags denies it too, so a denial proves nothing."""
 CONSOLE = "ec2:GetConsoleOutput"
-"""Without this permission everything else works."""
+REGIONS = "ec2:DescribeRegions"
+"""Without these two permissions everything else works."""
 _ANY_TYPE = "t3.micro"
 
 
@@ -46,6 +47,9 @@ class PermissionCheck:
         who = await self._ec2.identity(self._settings.regions[0])
         found = await all_of(self._region(region) for region in self._settings.regions)
         notes = sorted({note for _, notes in found for note in notes})
+        enabled = Probe(REGIONS, lambda: self._ec2.regions("check"))
+        if not self._settings.audit_regions and await missing_permissions([enabled], _named):
+            notes.append(f"{REGIONS} is missing: `meshctl audit` lists only the regions of the settings")
         require_none_missing(AWS, (name for missing, _ in found for name in missing), who, notes)
         return "; ".join([who, *(notes or ["no permission is missing"])])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -39,12 +40,15 @@ NOT_NITRO = frozenset({"UnsupportedOperation", "InvalidParameterCombination"})
 """The refusal of `Latest` for an instance that is not on Nitro."""
 _PAGES: PaginatorConfigTypeDef = {"PageSize": 1000}
 """Without it EC2 answers everything at once, of which each megabyte takes ten to parse."""
+REGIONS_MAX = 100
+_REGION = re.compile("[a-z0-9-]{1,40}")
+"""A region's name becomes a part of the name of the host that is asked."""
 PRICES_TIMEOUT_S = 120.0
 """For all pages of one region, about ten."""
 
 
 class Ec2:
-    """EC2 in all regions of the settings. Clients are created on first use, in a thread, because that takes a while.
+    """EC2 in all regions. Clients are created on first use, in a thread, because that takes a while.
 
     RunInstances and TerminateInstances use a client without retries: the SDK would take a capacity refusal, which is a
     5xx, for a server error and repeat the call.
@@ -257,6 +261,18 @@ class Ec2:
 
         return await self._do(call, operation)
 
+    async def regions(self, operation: str = "billed") -> list[str]:
+        """DescribeRegions: the names of the regions that the account has enabled. It has no pages."""
+
+        def call() -> list[str]:
+            answer = self._ec2(self._settings.regions[0]).describe_regions()
+            names = [str(row.get("RegionName")) for row in _part(answer, "Regions", operation)]
+            if not names or len(names) > REGIONS_MAX or not all(_REGION.fullmatch(name) for name in names):
+                raise Transient("the answer is not what EC2's API promises", provider=AWS, operation=operation)
+            return names
+
+        return await self._do(call, operation)
+
     async def addresses(self, region: str, operation: str = "billed") -> list[Row]:
         """DescribeAddresses. It has no pages."""
 
@@ -363,6 +379,12 @@ class Ec2:
             sts = self._client("sts", self._settings.regions[0], 1)
             words = decoded(sts.decode_authorization_message(EncodedMessage=code).get("DecodedMessage", ""))
         return replace(refusal, message=f"{without_code(refusal.message)} {words}".strip())
+
+    def forget(self, region: str) -> None:
+        """Close the clients of a region that is rarely asked: each keeps memory and connections. No call may run."""
+        with self._lock:
+            for key in [key for key in self._clients if key[1] == region]:
+                self._clients.pop(key).close()
 
     async def aclose(self) -> None:
         """Close the connections and accept no more calls."""

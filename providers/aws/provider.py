@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from meshd.errors import InvalidRequest, NotFound, ProviderError, Transient, Uncertain
 from meshd.price_list import PriceList, collected
@@ -51,6 +52,9 @@ from providers.aws.mapping import (
 )
 from providers.aws.prices import NOTE, rates
 from providers.aws.settings import AwsSettings
+
+REGIONS_AT_ONCE = 4
+"""So many regions `billed` asks at once: a client for a region takes the processor a while."""
 
 
 class AwsProvider:
@@ -237,23 +241,41 @@ class AwsProvider:
                 await self._ec2.delete_snapshot(image.region, snapshot)
 
     async def billed(self) -> Sequence[BilledListing]:
-        """Instances, volumes, Elastic IP addresses, own images and snapshots of all regions of the settings."""
+        """Instances, volumes, Elastic IP addresses, own images and snapshots, in each region that the account has.
+
+        Also in those that `regions` does not name: a machine may lie where meshd rented before, or where somebody else
+        rents. Where the account's regions cannot be read, one listing says so.
+        """
+        of_settings = frozenset(self._settings.regions)
+        listings: list[BilledListing] = []
+        more: Collection[str] = self._settings.audit_regions
+        try:
+            more = more or await self._ec2.regions()
+        except ProviderError as error:
+            text = f"regions that the settings do not name: {error}"
+            listings.append(BilledListing(AWS, BilledKind.MACHINE, error=text))
+        regions = sorted(of_settings.union(more))
+        for first in range(0, len(regions), REGIONS_AT_ONCE):
+            some = regions[first : first + REGIONS_AT_ONCE]
+            listings += await all_of(read for region in some for read in self._billed_in(region))
+            for region in some:
+                if region not in of_settings:
+                    self._ec2.forget(region)
+        return listings
+
+    def _billed_in(self, region: str) -> Sequence[Coroutine[Any, Any, BilledListing]]:
         ec2, usd = self._ec2, self._settings.image_usd_per_gib_month
-        reads = []
-        for region in self._settings.regions:
-            machine = partial(billed_machine, region=region, price=self._price)
-            found = {
-                BilledKind.MACHINE: each(ec2.instances(region, [], dict, "billed"), machine),
-                BilledKind.VOLUME: each(ec2.volumes(region), partial(billed_volume, region=region)),
-                BilledKind.ADDRESS: each(ec2.addresses(region), partial(billed_address, region=region)),
-                BilledKind.IMAGE: each(ec2.own_images(region, [], "billed"), partial(billed_image, region=region)),
-                BilledKind.SNAPSHOT: each(
-                    ec2.own_snapshots(region, [], "billed"),
-                    partial(billed_snapshot, region=region, usd_per_gib_month=usd),
-                ),
-            }
-            reads += [listing(AWS, kind, there, region) for kind, there in found.items()]
-        return await all_of(reads)
+        machine = partial(billed_machine, region=region, price=self._price)
+        found = {
+            BilledKind.MACHINE: each(ec2.instances(region, [], dict, "billed"), machine),
+            BilledKind.VOLUME: each(ec2.volumes(region), partial(billed_volume, region=region)),
+            BilledKind.ADDRESS: each(ec2.addresses(region), partial(billed_address, region=region)),
+            BilledKind.IMAGE: each(ec2.own_images(region, [], "billed"), partial(billed_image, region=region)),
+            BilledKind.SNAPSHOT: each(
+                ec2.own_snapshots(region, [], "billed"), partial(billed_snapshot, region=region, usd_per_gib_month=usd)
+            ),
+        }
+        return [listing(AWS, kind, there, region) for kind, there in found.items()]
 
     def _price(self, region: str, kind: str) -> float | None:
         price = self._catalogue.price(region, kind)

@@ -25,6 +25,9 @@ class AwsSettings(AdapterSettings):
         ("us-east-1",),
         description="regions to rent in; machines are listed only there, so never remove one that has machines",
     )
+    audit_regions: tuple[str, ...] = Field(
+        (), description="regions that `meshctl audit` lists besides; empty: all that the account has enabled"
+    )
     zones: tuple[str, ...] = Field((), description="availability zones to rent in; empty: every zone of the regions")
     instance_types: Annotated[tuple[str, ...], Field(min_length=1, max_length=100)] = Field(
         GPU_TYPES, description="types to rent, with * as wildcard"
@@ -67,7 +70,7 @@ class AwsSettings(AdapterSettings):
     fresh_s: NotNegative = Field(120.0, description="how long EC2 may not find a new machine")
     catalogue_ttl_s: NotNegative = Field(3600.0, description="how long to cache types, zones and images")
 
-    @field_validator("regions")
+    @field_validator("regions", "audit_regions")
     @classmethod
     def _region_names(cls, regions: tuple[str, ...]) -> tuple[str, ...]:
         return check_places(regions, rf"[a-z]{{2}}(-gov|-iso[a-z]?)?-{COMPASS}-\d", "us-east-1 and eu-central-1")

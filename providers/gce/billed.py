@@ -7,11 +7,13 @@ from shlex import quote
 from typing import Any
 
 from meshd.provider_api import CLUSTER_TAG, MACHINE_TAG, Billed, BilledKind
-from providers._billed import moment
+from providers._billed import HOURS_OF_MONTH, moment
 from providers.gce.errors import GCE
 from providers.gce.mapping import is_spot, last_part, region_of, to_id, type_of
 
 Row = Mapping[str, Any]
+
+GIB = 1024**3
 
 
 def billed_machine(raw: Row, *, price: Callable[[str, str, bool], float | None]) -> Billed:
@@ -48,6 +50,13 @@ def billed_snapshot(raw: Row) -> Billed:
     """A snapshot of a disk."""
     name = str(raw.get("name") or "")
     return _billed(raw, BilledKind.SNAPSHOT, name, "", f"snapshots delete {quote(name)}")
+
+
+def billed_image(raw: Row, *, usd_per_gib_month: float) -> Billed:
+    """An image of the project's own. It costs by its archive, which Google tells once it is made."""
+    name, archive_b = str(raw.get("name") or ""), str(raw.get("archiveSizeBytes") or "")
+    usd = int(archive_b) / GIB * usd_per_gib_month / HOURS_OF_MONTH if archive_b.isdecimal() else None
+    return _billed(raw, BilledKind.IMAGE, name, "", f"images delete {quote(name)}", usd_per_hour=usd)
 
 
 def _billed(raw: Row, kind: BilledKind, thing: str, region: str, ends: str, **more: Any) -> Billed:

@@ -31,7 +31,7 @@ from providers._fresh import Freshness
 from providers._prices import PriceTables, shipped
 from providers._reads import all_of
 from providers._settings import parse
-from providers.gce.billed import billed_address, billed_machine, billed_snapshot, billed_volume
+from providers.gce.billed import billed_address, billed_image, billed_machine, billed_snapshot, billed_volume
 from providers.gce.brochure import capabilities
 from providers.gce.catalogue import Catalogue
 from providers.gce.check import PermissionCheck
@@ -300,13 +300,15 @@ class GceProvider:
         return await self._gce.serial_port(zone, name, CONSOLE_MAX_B)
 
     async def billed(self) -> Sequence[BilledListing]:
-        """Instances, disks, static addresses and snapshots of the whole project. Images: see ImageBaker."""
+        """Instances, disks, static addresses, own images and snapshots of the whole project."""
         machine = partial(billed_machine, price=self._usd_of)
+        image = partial(billed_image, usd_per_gib_month=self._settings.image_usd_per_gib_month)
         return await all_of(
             [
                 listing(GCE, BilledKind.MACHINE, each(self._gce.instances("", "billed"), machine)),
                 listing(GCE, BilledKind.VOLUME, each(self._gce.disks(), billed_volume)),
                 listing(GCE, BilledKind.ADDRESS, each(self._gce.addresses(), billed_address)),
+                listing(GCE, BilledKind.IMAGE, each(self._gce.images("", dict, "billed"), image)),
                 listing(GCE, BilledKind.SNAPSHOT, each(self._gce.snapshots(), billed_snapshot)),
             ]
         )

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from deploy.sandbox.clouds.aws_images import StoredImage
 from deploy.sandbox.clouds.disk_copy import DiskCopy
+from deploy.sandbox.clouds.gce_images import StoredImage as StoredGceImage
 from deploy.sandbox.clouds.gce_key import private_key, service_account
 from deploy.sandbox.clouds.ledger import Ledger, Life, RentedMachine
 from deploy.sandbox.clouds.paperspace_bodies import Script
@@ -297,9 +298,14 @@ class GceRig(SandboxRig):
         "compute.subnetworks.useExternalIp",
     )
 
-    plants = frozenset({BilledKind.VOLUME, BilledKind.ADDRESS, BilledKind.SNAPSHOT})
+    plants = frozenset({BilledKind.VOLUME, BilledKind.ADDRESS, BilledKind.IMAGE, BilledKind.SNAPSHOT})
 
     def planted(self, kind: BilledKind, name: str, tags: Mapping[str, str]) -> str:
+        if kind is BilledKind.IMAGE:
+            images, now = self.server.gce.images.images, self.clock.now()
+            copy = DiskCopy(now, now, done=True)  # Google shows none that failed
+            images.append(StoredGceImage(f"{name}-{len(images)}", "", "X86_64", 100, tags, "", "", copy, ""))
+            return images[-1].name
         place = {BilledKind.VOLUME: "us-central1-a", BilledKind.ADDRESS: "us-central1"}.get(kind, "")
         # Names are unique in their place.
         unique = f"{name}-{len(self.server.gce.things.of(kind.value))}"

@@ -126,7 +126,8 @@ async def test_one_leak_of_each_kind_is_found_on_each_cloud_and_nothing_else(nam
         tags = {CLUSTER_TAG: "lab", MACHINE_TAG: LEFT, IMAGE_TAG: LEFT}
         planted: dict[str, str] = {}
         for kind in sorted(rig.plants):
-            planted[rig.plant(kind, LEFT, tags)] = kind
+            name_of = "lab-h100-6-dddddd" if kind is BilledKind.IMAGE else LEFT  # a snapshot may be of an image
+            planted[rig.plant(kind, name_of, {**tags, MACHINE_TAG: name_of, IMAGE_TAG: name_of})] = kind
             theirs = rig.plant(kind, "somebodys", {CLUSTER_TAG: "other"})
             planted[theirs] = "foreign"
         rows = await room.rows()
@@ -143,6 +144,8 @@ async def test_one_leak_of_each_kind_is_found_on_each_cloud_and_nothing_else(nam
                 assert row.verdict == "foreign" and not row.cure
             elif not rig.make().capabilities.tags and kind is BilledKind.ADDRESS:
                 assert row.verdict == "foreign", "nothing says whose it is"
+            elif (name, kind) == ("gce", BilledKind.IMAGE):
+                assert row.verdict == "ours" and row.usd_per_hour, "it is whole, and `meshctl image list` shows it"
             else:
                 assert (row.verdict, row.kind) == ("leaked", kind)
                 assert re.search(r"delete|DELETE|release|deregister", row.cure)
@@ -190,6 +193,33 @@ async def test_images_that_are_in_use_are_ours_and_halves_are_leaks(tmp_path: Pa
         rig.inject(FaultKind.ERROR_BEFORE, "images", when=When.ALWAYS)
         kinds = {row.verdict for row in (await room.rows()).values() if row.kind in {"image", "snapshot"}}
         assert kinds == {"unknown"}, "unknown is not absent"
+
+
+async def test_what_lies_in_a_region_that_no_setting_names_is_found(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        rig = await build("aws", stack)
+        tags = {CLUSTER_TAG: "lab", MACHINE_TAG: LEFT}
+        for thing_id, region in (("vol-far", "ap-south-1"), ("vol-near", "us-east-1")):
+            rig.server.ec2.things.add("volume", region, name=LEFT, tags=tags, thing_id=thing_id)
+        far = await rig.make(regions=["eu-north-1"], instance_types=["t3.micro"]).offers()
+        machine = await rig.make(regions=["eu-north-1"]).launch(
+            replace(request(far[0], LEFT), cluster="lab", tags=tags)
+        )
+        room = Room(tmp_path, rig)
+        assert "eu-north-1" not in rig.make()._settings.regions  # type: ignore[attr-defined]
+        rows = await room.rows()
+        assert {rows[one].verdict for one in ("vol-far", "vol-near", machine.id)} == {"leaked"}
+        assert "--region ap-south-1" in rows["vol-far"].cure and "--region eu-north-1" in rows[machine.id].cure
+
+        room.providers["aws"] = rig.make(audit_regions=["ap-south-1"])
+        assert (await room.rows()).keys() == {"vol-far", "vol-near"}
+
+        rig.inject(FaultKind.DENIED, "ec2:DescribeRegions")
+        assert {row.verdict for row in (await room.rows()).values()} == {"leaked"}, "they are named"
+        room.providers["aws"] = provider = rig.make()
+        view = await room.service.audit()
+        assert [(row.id, row.verdict) for row in view.rows] == [("vol-near", "leaked"), ("", "unknown")]
+        assert "ec2:DescribeRegions" in view.rows[-1].why and "ec2:DescribeRegions" in await provider.check()
 
 
 async def test_the_tailnets_devices_and_keys(tmp_path: Path) -> None:

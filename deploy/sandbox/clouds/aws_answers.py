@@ -37,6 +37,7 @@ OPERATIONS = {
     "DeleteSnapshot": "delete_image",
     "DescribeVolumes": "billed",
     "DescribeAddresses": "billed",
+    "DescribeRegions": "billed",
 }
 REFUSALS = {
     FaultKind.NO_CAPACITY: (

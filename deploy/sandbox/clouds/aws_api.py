@@ -36,7 +36,7 @@ from deploy.sandbox.clouds.aws_limits import RunLimits
 from deploy.sandbox.clouds.aws_moto import MotoEc2, Reply
 from deploy.sandbox.clouds.aws_pricing import TARGET, PriceListApi
 from deploy.sandbox.clouds.aws_spot import SpotMarket, is_spot
-from deploy.sandbox.clouds.aws_things import addresses, volumes
+from deploy.sandbox.clouds.aws_things import addresses, regions, volumes
 from deploy.sandbox.clouds.ledger import Ledger, Life, NewMachine, RentedMachine
 from deploy.sandbox.clouds.things import Things
 from meshd.contract.faults import CallFaults, CloudFault, FaultEngine, FaultKind
@@ -138,6 +138,8 @@ class Ec2Cloud:
             return self._terminate(form, environ)
         if action == "GetConsoleOutput":
             return self._console(form)
+        if action == "DescribeRegions":
+            return regions()
         if action == "DescribeSpotPriceHistory":
             return Reply("200 OK", [("Content-Type", "text/xml")], self._spot.history(form, region))
         return self._catalogue(action, form, environ, region, call_faults)

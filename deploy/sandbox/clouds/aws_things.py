@@ -1,4 +1,4 @@
-"""Volumes and Elastic IP addresses of the EC2 stand-in, with the shapes of EC2's API reference."""
+"""Volumes, Elastic IP addresses and regions of the EC2 stand-in, with the shapes of EC2's API reference."""
 
 from __future__ import annotations
 
@@ -29,6 +29,24 @@ def addresses(region: str, things: Things) -> Reply:
     """DescribeAddresses."""
     items = "".join(f"<item>{_address(one)}</item>" for one in things.of("address") if one.region == region)
     return reply("DescribeAddresses", f"<addressesSet>{items}</addressesSet>")
+
+
+ENABLED = (
+    "ap-northeast-1", "ap-northeast-2", "ap-northeast-3", "ap-south-1", "ap-southeast-1", "ap-southeast-2",
+    "ca-central-1", "eu-central-1", "eu-north-1", "eu-west-1", "eu-west-2", "eu-west-3", "sa-east-1", "us-east-1",
+    "us-east-2", "us-west-1", "us-west-2",
+)  # fmt: skip
+"""The regions that every account has; others are enabled by the account's owner."""
+
+
+def regions() -> Reply:
+    """DescribeRegions without `AllRegions`."""
+    items = "".join(
+        f"<item><regionName>{name}</regionName><regionEndpoint>ec2.{name}.amazonaws.com</regionEndpoint>"
+        "<optInStatus>opt-in-not-required</optInStatus></item>"
+        for name in ENABLED
+    )
+    return reply("DescribeRegions", f"<regionInfo>{items}</regionInfo>")
 
 
 def _volume(one: Thing) -> str:
