@@ -11,11 +11,10 @@ import click
 from click.core import ParameterSource
 from pydantic import ValidationError
 
-from meshd import __version__
+from meshd import __version__, standard_paths
 from meshd.cli.errors import CliError
 from meshd.cli.params.options import option_for_field
 from meshd.cli.session import Session, find_socket, named_config_fault, print_json, wants_error_document
-from meshd.config import DEFAULT_PATH
 from meshd.settings_words import demand
 
 COMMANDS = (
@@ -124,7 +123,7 @@ def _option(location: tuple[int | str, ...]) -> str:
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    default=DEFAULT_PATH,
+    default=standard_paths.SETTINGS,
     show_default=True,
     envvar="MESHD_CONFIG",
     help="meshd's settings file.",

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from pydantic import BaseModel
 
+from meshd import standard_paths
 from meshd.cli.errors import CliError, ExitCode, QuietError, interrupted
-from meshd.config import DEFAULT_PATH, ClusterSettings
 from meshd.runtime.terminal import clean, json_clean
 
 if TYPE_CHECKING:
@@ -123,14 +123,14 @@ def find_socket(given: Path | None, config: Path) -> Path:
     try:
         text = config.read_text("utf-8-sig")
     except (OSError, ValueError):
-        return ClusterSettings().socket
+        return standard_paths.SOCKET
     try:
         found = tomllib.loads(text).get("cluster", {}).get("socket")
     except (ValueError, AttributeError):
         # `meshctl reload` reports faults of the file, so a fault elsewhere in it must not hide the socket.
         match = _SOCKET_LINE.search(text)
         found = match[1] if match else None
-    return Path(found) if isinstance(found, str) and found else ClusterSettings().socket
+    return Path(found) if isinstance(found, str) and found else standard_paths.SOCKET
 
 
 def find_ssh_key(config: Path) -> Path:
@@ -141,7 +141,7 @@ def find_ssh_key(config: Path) -> Path:
         found = tomllib.loads(config.read_text("utf-8-sig")).get("cluster", {}).get("ssh_key")
     except (OSError, ValueError, AttributeError):
         found = None
-    return Path(found) if isinstance(found, str) and found else ClusterSettings().ssh_key
+    return Path(found) if isinstance(found, str) and found else standard_paths.SSH_KEY
 
 
 def named_config_fault(config: Path, *, socket_given: bool) -> CliError | None:
@@ -174,7 +174,7 @@ def session_of(ctx: click.Context) -> Session:
     """The session of a command; also during completion, where click runs no callbacks."""
     root = ctx.find_root()
     if not isinstance(root.obj, Session):
-        config = root.params.get("config") or DEFAULT_PATH
+        config = root.params.get("config") or standard_paths.SETTINGS
         root.obj = Session(config=config, socket=find_socket(root.params.get("socket"), config))
     return root.obj
 

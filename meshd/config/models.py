@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from meshd import gpus
+from meshd import gpus, standard_paths
 from meshd.model.budget import ALL, USD_MAX, BudgetLimits
 from meshd.model.guards import LAUNCH_INTERVAL_MAX_S, Guards
 from meshd.plan.limits import COUNT_MAX, GPUS_MAX, MEMORY_MAX_MIB, partition_fault, word_fault
 from meshd.plan.notices import Rules
 from meshd.plan.shares import Share
 
-DEFAULT_PATH = Path("/etc/meshd/meshd.toml")
+DEFAULT_PATH = standard_paths.SETTINGS
 NAME = r"^[a-z]([-a-z0-9]{0,18}[a-z0-9])?$"
 SLURM_DEFAULT = "default"
 """Reserved, in upper or lower case: `NodeName=` and `PartitionName=` of this name only set defaults for later lines."""
@@ -494,10 +494,8 @@ class ClusterSettings(_Table):
 
     name: str = Field("mesh", pattern=NAME, description="in every machine's name and tag; never change it later")
     state_dir: Path = Path("/var/lib/meshd")
-    socket: Path = Path("/run/meshd/meshd.sock")
-    ssh_key: Path = Field(
-        Path("/etc/meshd/ssh/id_ed25519"), description="root's key for its nodes; `meshctl init` makes it"
-    )
+    socket: Path = standard_paths.SOCKET
+    ssh_key: Path = Field(standard_paths.SSH_KEY, description="root's key for its nodes; `meshctl init` makes it")
     socket_group: str = Field("meshd", description="members may change things; others may read")
 
 
