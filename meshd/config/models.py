@@ -422,7 +422,8 @@ class WebSettings(_Table):
     allow: tuple[Annotated[str, Field(pattern=r"^(\*@)?[^\s*,]{1,200}$")], ...] = Field(
         (),
         max_length=1000,
-        description="who may look: logins, *@DOMAIN for all of a domain, groups, and tags of devices; empty: nobody",
+        description="who may look: logins, *@DOMAIN for all of a domain, capabilities that the tailnet's policy "
+        "grants, groups, and tags of devices; empty: nobody",
     )
     names: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$")], ...] = Field(
         (), description="more names under which browsers may ask for it, besides those that the tailnet gives the head"

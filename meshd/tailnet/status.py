@@ -10,10 +10,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 
 from meshd.errors import TailnetError
 from meshd.model.observed import TailnetPeer, TailnetView
-from meshd.tailnet.fields import Json, first_ipv4, flag, moment, number, table, text, texts
+from meshd.plaintext import TEXT_MAX_CHARS, plain
+from meshd.tailnet.fields import ITEMS_MAX, Json, first_ipv4, flag, moment, number, table, text, texts
 
 RUNNING = "Running"
 LOGIN_ERROR = "login error"
@@ -193,7 +195,9 @@ class Identity:
         addresses: the device's, without prefix lengths.
         tags: a device with tags belongs to nobody: then `login` and `groups` are empty.
         login: the user's login name, e.g. `ann@example.com`.
-        groups: those of the user's groups that the control server tells this machine.
+        groups: those of the user's groups that the control server tells this machine. Tailscale does so for nodes with
+            the attribute `tailscale.com/visible-groups`, from 1.98 on.
+        capabilities: the names of what the tailnet's policy grants the device on this machine (`app` of `grants`).
     """
 
     device_id: str
@@ -202,6 +206,7 @@ class Identity:
     tags: tuple[str, ...] = ()
     login: str = ""
     groups: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
 
 
 def parse_identity(source: str | bytes) -> Identity:
@@ -219,4 +224,5 @@ def parse_identity(source: str | bytes) -> Identity:
         device_id=text(node, "StableID"), hostname=text(table(node.get("Hostinfo")), "Hostname"),
         addresses=tuple(one.partition("/")[0] for one in texts(node, "Addresses")), tags=tags,
         login="" if tags else text(profile, "LoginName"), groups=() if tags else texts(profile, "Groups"),
+        capabilities=tuple(plain(name, TEXT_MAX_CHARS) for name in islice(table(answer.get("CapMap")), ITEMS_MAX)),
     )  # fmt: skip

@@ -140,6 +140,10 @@ async def test_an_answer_about_another_address_is_no_proof(room: Room) -> None:
         (("*@example.com",), True),
         (("group:eng",), True),
         (("eng@scim.example",), True),
+        (("example.com/cap/meshd",), True),
+        (("example.com/cap/other",), False),
+        (("cap",), False),
+        (("mallory@example.com",), False),
         ((), False),
         (("ann",), False),
         (("*@le.com",), False),
@@ -149,20 +153,31 @@ async def test_an_answer_about_another_address_is_no_proof(room: Room) -> None:
     ],
 )
 def test_whom_the_settings_name(allow: tuple[str, ...], may: bool) -> None:
-    ann = Identity("d1", "x", (ANN,), login="ann@example.com", groups=("eng@scim.example", "group:eng"))
+    ann = Identity("d1", "x", (ANN,), login="ann@example.com", groups=("eng@scim.example", "group:eng"),
+                   capabilities=("example.com/cap/meshd", "cap", "mallory@example.com"))  # fmt: skip
     assert (refusal(ann, allow, is_node=False) == "") is may
     assert refusal(ann, allow, is_node=True)
 
 
 def test_a_tagged_device_is_nobodys_whatever_profile_it_shows() -> None:
     answer = b"""{"Node": {"StableID": "n1", "Tags": ["tag:ci"], "Addresses": ["100.64.0.9/32"]},
-        "UserProfile": {"LoginName": "ann@example.com", "Groups": ["group:eng"]}}"""
+        "UserProfile": {"LoginName": "ann@example.com", "Groups": ["group:eng"]},
+        "CapMap": {"example.com/cap/ci": [{}], "example.com/cap/null": null}}"""
     who = parse_identity(answer)
     assert (who.login, who.groups, who.tags, who.addresses) == ("", (), ("tag:ci",), ("100.64.0.9",))
     assert refusal(who, ("ann@example.com", "group:eng", "*@example.com"), is_node=False)
     assert not refusal(who, ("tag:ci",), is_node=False)
+    assert not refusal(who, ("example.com/cap/ci",), is_node=False), "a grant names a device with a tag too"
     nobody = Identity("d1", "x", (ANN,))
     assert refusal(nobody, ("", "*@"), is_node=False)
+
+
+async def test_what_a_proxy_asks_is_nobodys(room: Room) -> None:
+    """`tailscale serve` and `funnel` ask from its own address, for whoever they serve: a header shows it."""
+    tailscale = ("x-forwarded-host", "Tailscale-Funnel-Request", "Tailscale-User-Login")
+    for name in ("X-Forwarded-For", "Forwarded", *tailscale):
+        status, text, _ = await room.get("/nodes", **{name: "ann@example.com"})
+        assert status == 403 and "h100" not in text
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import (
 
 func (s *server) routeDevices(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v2/tailnet/{tailnet}/devices", s.listDevices)
+	mux.HandleFunc("POST /api/v2/tailnet/{tailnet}/acl", s.setPolicy)
 	mux.HandleFunc("GET /api/v2/device/{id}", s.oneDevice(func(w http.ResponseWriter, _ *http.Request, n *node) {
 		answer(w, describeDevice(n))
 	}))

@@ -52,6 +52,7 @@ func (s *server) createKey(w http.ResponseWriter, r *http.Request) {
 		ephemeral:     create.Ephemeral,
 		preauthorized: create.Preauthorized,
 		tags:          create.Tags,
+		owner:         r.FormValue("owner"), // not in Tailscale's API: there it is who asks
 	}
 	s.mu.Lock()
 	s.keys = append(s.keys, k)

@@ -17,6 +17,7 @@ type authKey struct {
 	reusable, ephemeral, preauthorized bool
 	used                               bool
 	tags                               []string
+	owner                              string // a login; empty: the first user
 }
 
 func (k *authKey) dead() bool {

@@ -70,6 +70,8 @@ type poll struct {
 	compress bool
 	w        http.ResponseWriter
 	self     string
+	filter   string
+	profiles string
 	sent     map[tailcfg.NodeID]*tailcfg.Node
 	started  bool
 }
@@ -106,6 +108,12 @@ func (p *poll) next() (news *tailcfg.MapResponse, over bool) {
 	if self := asJSON(p.node.data); self != p.self {
 		p.self, m.Node = self, p.node.data.Clone()
 	}
+	if filter := s.filterFor(p.node); asJSON(filter) != p.filter {
+		p.filter, m.PacketFilter = asJSON(filter), filter
+	}
+	if profiles := s.profilesFor(p.node); asJSON(profiles) != p.profiles {
+		p.profiles, m.UserProfiles = asJSON(profiles), profiles
+	}
 	peers := map[tailcfg.NodeID]*tailcfg.Node{}
 	for id, peer := range s.nodes {
 		if peer != p.node && !peer.data.DiscoKey.IsZero() {
@@ -120,7 +128,7 @@ func (p *poll) next() (news *tailcfg.MapResponse, over bool) {
 		p.greet(m)
 		return m, false
 	}
-	if m.Node == nil && m.PeersChanged == nil && m.PeersRemoved == nil && m.PeersChangedPatch == nil {
+	if m.Node == nil && m.PacketFilter == nil && m.UserProfiles == nil && m.PeersChanged == nil && m.PeersRemoved == nil && m.PeersChangedPatch == nil {
 		return nil, false
 	}
 	return m, false
@@ -157,8 +165,6 @@ func (p *poll) greet(m *tailcfg.MapResponse) {
 	now := time.Now().UTC()
 	m.Peers, m.PeersChanged = m.PeersChanged, nil
 	m.DERPMap, m.Domain, m.CollectServices, m.ControlTime = p.server.relay, "sandbox.example.net", opt.False, &now
-	m.PacketFilter = tailcfg.FilterAllowAll
-	m.UserProfiles = []tailcfg.UserProfile{{ID: 1, LoginName: "user@example.net", DisplayName: "sandbox"}}
 	if p.server.domain != "" {
 		m.DNSConfig = &tailcfg.DNSConfig{Proxied: true, Domains: []string{p.server.domain}}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"log"
@@ -29,11 +30,15 @@ func (s *server) register(w http.ResponseWriter, r *http.Request, machine key.Ma
 	}
 	res := tailcfg.RegisterResponse{
 		MachineAuthorized: true,
-		User:              tailcfg.User{ID: 1, DisplayName: "sandbox"},
-		Login:             tailcfg.Login{ID: 1, Provider: "sandbox", LoginName: "user@example.net", DisplayName: "sandbox"},
 	}
 	s.mu.Lock()
 	what := s.decide(&req, &res, machine)
+	user := tailcfg.UserID(1)
+	if n := s.byNodeKey(req.NodeKey); n != nil {
+		user = n.data.User
+	}
+	res.User = tailcfg.User{ID: user, DisplayName: s.logins[user]}
+	res.Login = tailcfg.Login{ID: tailcfg.LoginID(user), Provider: "sandbox", LoginName: s.logins[user], DisplayName: s.logins[user]}
 	s.changed()
 	s.mu.Unlock()
 	log.Printf("register %s old=%s new=%s: %s", req.Hostinfo.Hostname, req.OldNodeKey.ShortString(), req.NodeKey.ShortString(), what)
@@ -92,7 +97,6 @@ func (s *server) admit(req *tailcfg.RegisterRequest, k *authKey, machine key.Mac
 			data: tailcfg.Node{
 				ID:         s.last,
 				StableID:   tailcfg.StableNodeID(fmt.Sprintf("nSBOX%05d", s.last)),
-				User:       1,
 				Machine:    machine,
 				Addresses:  addresses,
 				AllowedIPs: addresses,
@@ -103,6 +107,7 @@ func (s *server) admit(req *tailcfg.RegisterRequest, k *authKey, machine key.Mac
 		s.nodes[s.last] = n
 	}
 	n.data.Key, n.authKeyID, n.ephemeral = req.NodeKey, k.id, k.ephemeral || req.Ephemeral
+	n.data.User = s.userOf(cmp.Or(k.owner, firstUser))
 	n.data.Tags, n.data.MachineAuthorized, n.data.Expired = k.tags, true, false
 	n.data.KeyExpiry = time.Now().Add(s.nodeTTL)
 	if len(k.tags) > 0 || n.noExpiry {

@@ -12,16 +12,21 @@ import (
 	"tailscale.com/types/key"
 )
 
+// firstUser owns what nobody else is named for.
+const firstUser = "user@example.net"
+
 // server is the whole state. Methods say when mu has to be held.
 type server struct {
 	config
 	noise key.MachinePrivate
 	relay *tailcfg.DERPMap
 
-	mu    sync.Mutex
-	nodes map[tailcfg.NodeID]*node
-	keys  []*authKey
-	last  tailcfg.NodeID
+	mu     sync.Mutex
+	nodes  map[tailcfg.NodeID]*node
+	keys   []*authKey
+	logins map[tailcfg.UserID]string // users, by id
+	policy policy
+	last   tailcfg.NodeID
 }
 
 // node is one device, and who currently listens for it.
@@ -35,7 +40,7 @@ type node struct {
 }
 
 func newServer(c config) *server {
-	return &server{config: c, nodes: map[tailcfg.NodeID]*node{}, noise: key.NewMachine()}
+	return &server{config: c, nodes: map[tailcfg.NodeID]*node{}, logins: map[tailcfg.UserID]string{1: firstUser}, noise: key.NewMachine()}
 }
 
 func (n *node) online() bool { return len(n.streams) > 0 }

@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from meshd.api.connections import ConnectionLimiter, ConnectionLimits, address_of, share
-from meshd.api.faults import ApiFault, BadRequest, TooMany, TooSlow, answer_to
+from meshd.api.faults import ApiFault, BadRequest, Denied, TooMany, TooSlow, answer_to
 from meshd.api.listen import listen_tcp
 from meshd.api.web.pages import Page, Pages
 from meshd.api.web.visitors import Visitors
@@ -33,6 +33,14 @@ LINE_MAX_B: Final = 2048
 """Of the first line of a request, with the address in it."""
 BURST, EVERY_S = 60, 0.25
 """Requests of one address at once, and seconds between further ones."""
+PROXIES: Final = (
+    "Forwarded",
+    "X-Forwarded-For",
+    "X-Forwarded-Host",
+    "Tailscale-User-Login",
+    "Tailscale-Funnel-Request",
+)
+"""What proxies put into a request, `tailscale serve` and `funnel` among them: its address is not the visitor's then."""
 STATIC: Final = {"meshd.css": "text/css", "meshd.js": "text/javascript", "meshd.svg": "image/svg+xml"}
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
@@ -141,6 +149,10 @@ class WebServer:
             raise TooMany("your device asks too often", "wait a few seconds")
         if _host_of(request.host) not in self._names():
             raise _Misdirected("this page is not served under that name", "use the head's name on the tailnet")
+        if any(name in request.headers for name in PROXIES):
+            raise Denied(
+                "a proxy asks for you, so nobody knows who you are", "open the head's own address on the tailnet"
+            )
         # Before the path is looked at: who may not look learns nothing, not even which pages there are.
         await self._visitors.admit(address)
         if request.method not in _METHODS:

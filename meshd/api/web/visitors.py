@@ -45,7 +45,10 @@ def refusal(identity: Identity, allow: Sequence[str], *, is_node: bool) -> str:
     """
     if is_node:
         return f"{identity.hostname} is a node of the cluster: jobs of many users run on it"
-    words = {word.lower() for word in (identity.login, *identity.groups, *identity.tags) if word}
+    # What is named like a capability is one: no login, group or tag has a slash.
+    capabilities = [name for name in identity.capabilities if "/" in name]
+    names = [name for name in (identity.login, *identity.groups, *identity.tags) if "/" not in name]
+    words = {word.lower() for word in (*names, *capabilities) if word}
     domain = identity.login.lower().rpartition("@")[2] if "@" in identity.login else ""
     allowed = {word.lower() for word in allow}
     if words & allowed or (domain and f"*@{domain}" in allowed):
