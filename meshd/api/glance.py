@@ -39,8 +39,9 @@ def mean_percent(loads: Sequence[GpuLoadRow]) -> float | None:
 
 
 def memory(loads: Sequence[GpuLoadRow]) -> str:
-    """The memory in use on all GPUs of a machine; `-` when that is not known."""
-    return f"{sum(load.memory_used_mib for load in loads) / 1024:.0f} GiB" if loads else "-"
+    """The memory in use on all these GPUs; `-` when that is not known."""
+    gib = sum(load.memory_used_mib for load in loads) / 1024
+    return "-" if not loads else f"{gib:.0f} GiB" if gib < 10_000 else f"{gib / 1024:.0f} TiB"
 
 
 def node_jobs(row: NodeRow) -> str:

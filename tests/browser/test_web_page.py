@@ -171,6 +171,57 @@ async def test_a_pause_holds_and_a_refusal_is_said(browser: Browser, room: Room)
     await context.close()
 
 
+async def test_a_head_that_is_silent_is_said_aloud(browser: Browser, room: Room) -> None:
+    context = await browser.new_context()
+    page = await context.new_page()
+    await page.goto(room.base)
+    await page.route("**/*", lambda route: route.abort())
+    await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    said = page.locator("#refresh [role=alert]")
+    await expect(said).to_have_text("not updated: the head does not answer", timeout=PATIENCE_MS)
+    await page.unroute("**/*")
+    await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    await expect(said).to_have_text("", timeout=PATIENCE_MS)
+    await context.close()
+
+
+async def test_who_may_not_look_asks_for_nothing_more(browser: Browser, room: Room) -> None:
+    room.allow = ()
+    asked: list[str] = []
+    context = await browser.new_context()
+    page = await context.new_page()
+    page.on("request", lambda request: asked.append(request.url.removeprefix(room.base)))
+    await page.goto(room.base)
+    await expect(page.get_by_role("heading", name="You may not look")).to_be_visible(timeout=PATIENCE_MS)
+    assert [path for path in asked if path != "/favicon.ico"] == ["/"]
+    await context.close()
+
+
+@pytest.mark.parametrize("width", [1280, 640, 400, 320])
+async def test_no_figure_breaks_in_the_middle(browser: Browser, room: Room, width: int) -> None:
+    """640 is a window of 1280 at a zoom of 200 %; 320 is one at 400 %."""
+    room.status = room.status.model_copy(update={"spend": s.SpendView(usd_per_hour=123_920.0)})
+    async with tab(browser, viewport={"width": width, "height": 800}) as page:
+        await page.goto(room.base)
+        lines = await page.evaluate("""[...document.querySelectorAll(".figures dd")].map(one => {
+            const range = document.createRange();
+            range.selectNodeContents(one.firstChild);
+            return [one.firstChild.textContent.trim(), new Set([...range.getClientRects()].map(box => box.top)).size];
+        })""")
+        assert len(lines) >= 6 and {count for _, count in lines} == {1}, lines
+
+
+async def test_on_paper_no_table_is_cut(browser: Browser, room: Room) -> None:
+    async with tab(browser, viewport={"width": 720, "height": 1000}) as page:
+        await page.emulate_media(media="print")
+        for path in ("/", "/nodes", "/jobs", "/problems", "/nodes/h100-3"):
+            await page.goto(room.base + path)
+            cut = await page.evaluate("""[...document.querySelectorAll(".scroll table")]
+                .filter(one => one.checkVisibility() && one.getBoundingClientRect().right > innerWidth)
+                .map(one => one.className)""")
+            assert cut == [], path
+
+
 async def test_without_javascript_all_is_there(browser: Browser, room: Room) -> None:
     async with tab(browser, java_script_enabled=False) as page:
         await page.goto(room.base)

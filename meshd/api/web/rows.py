@@ -197,7 +197,8 @@ def pools(rows: Iterable[PoolView], nodes: Iterable[NodeRow], head: HeadNodeRow 
         cells = (head.name, "-", f"{ready}", f"{head.queue.running}", f"{head.queue.pending}", "-", "-",
                  f"this host, {head.slurm_state}{reason}"[:TEXT_MAX])  # fmt: skip
         lines.append(Row(f"head {head.name}", tuple(map(Cell, cells))))
-    return Table("pools", "Pools: GPUs that are wanted and ready, and jobs", POOLS, tuple(lines), "no pools")
+    return Table("pools", "Pools: GPUs that are wanted and ready, and jobs", POOLS, tuple(lines),
+                 "no pools: an administrator adds tables [pools.NAME] to the settings")  # fmt: skip
 
 
 def _pool(pool: PoolView, loads: list[GpuLoadRow]) -> Row:

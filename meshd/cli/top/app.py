@@ -9,6 +9,7 @@ from typing import ClassVar
 from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.widgets import Footer, RichLog, Static, Tab, TabbedContent, TabPane
 
 from meshd.api import endpoints
@@ -26,6 +27,8 @@ from meshd.cli.top.summary import PROBLEMS_SHOWN, problems, summary
 from meshd.runtime.clock import Clock, SystemClock
 
 TABS = ("nodes", "jobs", "events", "problems")
+SIDES = 2
+"""Columns that the summary leaves free."""
 _RETRY_S = 2.0
 
 
@@ -41,6 +44,7 @@ class TopApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #summary, #short { height: auto; padding: 0 1; }
+    #short { text-wrap: nowrap; text-overflow: ellipsis; }
     #pools { height: auto; max-height: 8; }
     TabbedContent { height: 1fr; }
     TabPane { padding: 0; }
@@ -124,9 +128,9 @@ class TopApp(App[None]):
     def draw(self) -> None:
         """Show what is known."""
         board, width = self.board, self.size.width
-        self._summary.update(summary(board, self._clock.now()))
+        self._summary.update(summary(board, self._clock.now(), width - SIDES))
         self._short.update(problems(board.status, most=PROBLEMS_SHOWN))
-        self._short.display = bool(board.status and board.status.problems)
+        self._short.display = bool(board.status and board.status.problems) and self._tab != "problems"
         self._problems.update(problems(board.status))
         self._pools.show(tables.pools(board), width)
         for name, lines in (("nodes", tables.nodes(board)), ("jobs", tables.jobs(board))):
@@ -140,7 +144,8 @@ class TopApp(App[None]):
         tab = self._labels[name]
         label = f"{TABS.index(name) + 1} {name.title()} ({', '.join(more)})"
         if f"{tab.label}" != label:
-            tab.label = label
+            # A string would be read as markup.
+            tab.label = Content(label)
 
     def on_resize(self, _event: events.Resize) -> None:
         """The terminal has another size: other columns may fit."""
@@ -160,6 +165,7 @@ class TopApp(App[None]):
     def action_tab(self, name: str) -> None:
         """Open a tab."""
         self._tabs.active = f"tab-{name}"
+        self._short.display = bool(self.board.status and self.board.status.problems) and name != "problems"
         if name in self._tables:
             self._tables[name].focus()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from rich.text import Text
+from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 from textual.widgets.data_table import ColumnKey
 
@@ -18,6 +20,9 @@ class LiveTable(DataTable[Text]):
         columns: all that it may have.
         id: the widget's.
     """
+
+    # Textual hides this key, which is the one to begin with.
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Explain")]
 
     def __init__(self, columns: Sequence[Column], *, id: str) -> None:  # noqa: A002  # textual's own name
         super().__init__(id=id, cursor_type="row", zebra_stripes=True)

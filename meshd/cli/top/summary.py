@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from rich.text import Text
@@ -17,46 +17,66 @@ from meshd.plaintext import age, counted, usd
 
 PROBLEMS_SHOWN = 2
 """Problems above the tables; a tab has all."""
+_APART = "  "
+_WIDE = 98
 _BUSY_PERCENT, _SOME_PERCENT = 60.0, 5.0
 
 
-def summary(board: Board, now: datetime) -> Text:
+def summary(board: Board, now: datetime, width: int = 1000) -> Text:
     """Two lines: the cluster and its GPUs; money and jobs. A freeze comes first, and what is silent last.
 
     Args:
         board: what is known.
         now: by this host's clock.
+        width: of the terminal. A narrow one gets more lines: none breaks within a figure.
     """
     status = board.status
     if status is None:
         return clean_text(board.error or "asking meshd ...", "bold red" if board.error else "")
     lines = [clean_text(frozen(status.freeze), "bold red")] if status.freeze else []
-    lines += [_cluster(board, status), _money(board, status)]
+    lines += [*_flow(_cluster(board, status, width), width), *_flow(_money(board, status), width)]
+    if not status.pools:
+        lines.append(clean_text("no pool: add a table [pools.NAME] to the settings, then `meshctl reload`", "yellow"))
     if words := ", ".join(_silent(board, status, now)):
         lines.append(clean_text(words, "bold red"))
     return Text("\n").join(lines)
 
 
-def _cluster(board: Board, status: StatusView) -> Text:
+def _flow(parts: Iterable[Text], width: int) -> Iterator[Text]:
+    """The parts side by side, on as many lines as they need."""
+    line = Text()
+    for part in parts:
+        if line and line.cell_len + len(_APART) + part.cell_len > width:
+            yield line
+            line = Text()
+        line = Text(_APART).join([line, part]) if line else part
+    yield line
+
+
+def _cluster(board: Board, status: StatusView, width: int) -> Iterator[Text]:
     ready, wanted = sum(pool.ready_gpus for pool in status.pools), sum(pool.wanted_gpus for pool in status.pools)
     loads = [load for row in board.machines for load in row.gpu_load]
     gpus = f"{ready} of {wanted} wanted GPUs ready" if wanted else counted(ready, "GPU") + " ready"
-    line = Text.assemble(
-        clean_text(status.cluster, "bold"), clean_text(f"  meshd {status.version}  up {age(status.uptime_s)}  "),
-        counted(len(board.machines), "machine"), "  ", gpus,
-    )  # fmt: skip
-    return line.append_text(Text.assemble("  busy ", busy(loads))) if loads else line
+    yield clean_text(status.cluster, "bold")
+    if width >= _WIDE:
+        yield clean_text(f"meshd {status.version}")
+    yield Text(f"up {age(status.uptime_s)}")
+    yield Text(counted(len(board.machines), "machine"))
+    yield Text(gpus)
+    if loads:
+        yield Text.assemble("busy ", busy(loads))
 
 
-def _money(board: Board, status: StatusView) -> Text:
+def _money(board: Board, status: StatusView) -> Iterator[Text]:
     running = sum(pool.queue.running for pool in status.pools)
     pending = sum(pool.queue.pending for pool in status.pools)
-    line = Text.assemble((f"{usd(status.spend.usd_per_hour)}/h", "bold"))
+    yield Text(f"{usd(status.spend.usd_per_hour)}/h", "bold")
     if board.cost is not None:
-        line.append(f"  today {usd(board.cost.usd)}  month {usd(board.cost.month_usd)}")
+        yield Text(f"today {usd(board.cost.usd)}")
+        yield Text(f"month {usd(board.cost.month_usd)}")
         if (row := tightest(board.cost.budget)) is not None:
-            line.append_text(Text.assemble("  ", _limit(row)))
-    return line.append(f"  jobs: {running} run, {pending} wait")
+            yield _limit(row)
+    yield Text(f"jobs: {running} run, {pending} wait")
 
 
 def _limit(row: BudgetRow) -> Text:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from meshd.api.schema import (
     EventsQuery,
     EventsView,
     ExplainQuery,
+    FreezeView,
     GpuLoadRow,
     JobRow,
     JobsView,
@@ -31,6 +33,8 @@ from meshd.api.schema import (
     LogsView,
     MachineAnswer,
     NodesView,
+    ProblemView,
+    PublishView,
 )
 from meshd.cli.client import HeadClient, Query
 from meshd.cli.top.app import TopApp
@@ -71,11 +75,15 @@ def shown(still: SimHead) -> SimHead:
 
 
 async def _events(query: EventsQuery) -> EventsView:
+    return await _events_of(EVENT, query)
+
+
+async def _events_of(row: EventRow, query: EventsQuery) -> EventsView:
     """One event, and then none: a daemon that answers at once keeps this process busy, and a key is through when it is
     idle."""
     if query.after_id:
         await asyncio.sleep(0.2)
-    return EventsView(events=[] if query.after_id else [EVENT], last_id=7)
+    return EventsView(events=[] if query.after_id else [row], last_id=7)
 
 
 @asynccontextmanager
@@ -108,10 +116,24 @@ async def test_all_fits_into_80_columns(shown: SimHead, served: SimHead, socket_
     async with running(socket_path) as (app, pilot):
         await pilot.pause()
         text = text_of(app)
-        for words in ("lab  meshd 0.1.0", "$30.00/h", "today $4.50", "a100-1", "booting", "1 Nodes (3)", "2 Jobs (2)",
-                      "InternalError", "q Quit"):  # fmt: skip
+        for words in ("lab  up 2h", "$30.00/h", "today $4.50", "a100-1", "booting", "1 Nodes (3)", "2 Jobs (2)",
+                      "InternalError", "Explain", "q Quit"):  # fmt: skip
             assert words in text, text
         assert "\x1b" not in text
+
+
+async def test_a_long_problem_takes_one_line_above_the_tables(
+    shown: SimHead, served: SimHead, socket_path: Path
+) -> None:
+    text = "the cloud says: " + "no capacity " * 60
+    rows = [ProblemView(severity="error", text=f"{number} {text}", cure="wait") for number in range(3)]
+    shown.give(endpoints.STATUS, STATUS.model_copy(update={"problems": rows}))
+    async with running(socket_path) as (app, pilot):
+        await pilot.pause()
+        assert app.query_one("#short").size.height == 3 and "1 more problem" in text_of(app)
+        await pilot.press("4")
+        await until(pilot, lambda: app.query_one("#short").size.height == 0)
+        assert "do: wait" in text_of(app)
 
 
 async def test_wide_terminals_show_more_columns(shown: SimHead, served: SimHead, socket_path: Path) -> None:
@@ -221,6 +243,58 @@ async def test_sort_and_filter(shown: SimHead, served: SimHead, socket_path: Pat
         await pilot.press("slash", *"boot", "enter")
         await until(pilot, lambda: table(app, "nodes").row_count == 1)
         assert table(app, "nodes").chosen == NODES.nodes[1].machine
+
+
+@pytest.mark.parametrize("words", ["[/x]", "[red", "a100-[1-4]", "\\[b]"])
+async def test_brackets_in_a_filter_are_words(shown: SimHead, served: SimHead, socket_path: Path, words: str) -> None:
+    async with running(socket_path) as (app, pilot):
+        await pilot.press("slash")
+        await until(pilot, lambda: isinstance(app.screen, AskScreen))
+        app.screen.query_one(Input).value = words
+        await pilot.press("enter")
+        await until(pilot, lambda: f"0 of 3 with {words!r}" in text_of(app))
+
+
+async def test_no_text_of_others_reaches_the_terminal(shown: SimHead, served: SimHead, socket_path: Path) -> None:
+    """Escape sequences, markup and text that runs backwards, in all that a user, a node or a cloud may name."""
+    text = "\x1b]0;x\x07\x1b[2J[red]x[/] \x9b31m\u202eevil\x00"
+    row = NODES.nodes[0].model_copy(update={
+        "slot": text, "pool": text, "reason": text, "slurm_state": text, "unfit": text, "unfit_text": text,
+        "failure": text, "jobs": [text], "region": text, "instance_type": text, "address": text,
+    })  # fmt: skip
+    said: dict[str, Any] = {
+        "user": text,
+        "state": text,
+        "reason": text,
+        "account": text,
+        "partition": text,
+        "pool": text,
+    }
+    shown.give(endpoints.NODES, NODES.model_copy(update={"nodes": [row]}))
+    shown.give(endpoints.JOBS, JOBS.model_copy(update={"jobs": [JobRow(job="4711", **said)]}))
+    pool = STATUS.pools[0].model_copy(update={"name": text, "machines": {text: 1}})
+    shown.give(endpoints.STATUS, STATUS.model_copy(update={
+        "cluster": text, "freeze": FreezeView(since=NOW, by=text, reason=text), "pools": [pool],
+        "problems": [ProblemView(severity=text, text=text, cure=text, machine=text)], "slurm": PublishView(error=text),
+    }))  # fmt: skip
+    shown.give(endpoints.EXPLAIN, NotReady(text, text))
+    shown.give(
+        endpoints.LOGS,
+        LogsView(
+            machine="m",
+            slot="s",
+            provider="aws",
+            phase="ready",
+            logs=[LogRow(part=text, source="agent", at=NOW, text=text)],
+        ),
+    )
+    shown.read(endpoints.EVENTS, partial(_events_of, EVENT.model_copy(update={"kind": text, "text": text})))
+    async with running(socket_path, size=(200, 40)) as (app, pilot):
+        for key in ("1", "enter", "escape", "l", "escape", "2", "enter", "escape", "3", "4"):
+            await pilot.press(key)
+            await pilot.pause(0.2)
+            assert all(one.isprintable() for one in text_of(app) if one != "\n"), key
+        assert "[red]x[/]" in text_of(app)
 
 
 async def test_events_are_followed_on(shown: SimHead, served: SimHead, socket_path: Path) -> None:

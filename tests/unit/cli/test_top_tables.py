@@ -115,6 +115,24 @@ def test_the_summary_says_what_is_silent() -> None:
     assert summary(replace(BOARD, status=STATUS.model_copy(update={"freeze": freeze})), NOW).plain.startswith("FROZEN")
 
 
+def test_a_narrow_summary_breaks_between_figures() -> None:
+    budget = [BudgetRow(period="month", limit_usd=20000, spent_usd=1, left_usd=19138.88)]
+    cost = CostView(at=NOW, by="day", since=NOW, until=NOW, usd=861.12, month_usd=90861.12, budget=budget)
+    board = replace(BOARD, cost=cost)
+    wide = summary(board, NOW).plain
+    for width in (120, 78, 58, 38):
+        lines = summary(board, NOW, width).plain.splitlines()
+        assert max(map(len, lines)) <= width
+        parts = [part for line in lines for part in line.split("  ")]
+        assert parts == [part for line in wide.splitlines() for part in line.split("  ")
+                         if width >= 98 or not part.startswith("meshd ")]  # fmt: skip
+
+
+def test_a_cluster_without_pools_says_what_to_do() -> None:
+    empty = replace(BOARD, status=STATUS.model_copy(update={"pools": []}))
+    assert "[pools.NAME]" in summary(empty, NOW).plain and "[pools.NAME]" not in summary(BOARD, NOW).plain
+
+
 def test_the_summary_has_the_limit_with_the_least_left() -> None:
     budget = [
         BudgetRow(period="month", limit_usd=2000, spent_usd=1, left_usd=800),

@@ -10,6 +10,8 @@
   const button = document.createElement("button");
   button.type = "button";
   const words = document.createElement("span");
+  words.setAttribute("role", "alert");
+  words.className = "tone bad";
   const name = () => { button.textContent = paused ? "Resume updates" : "Pause updates"; };
   button.addEventListener("click", () => { paused = !paused; name(); if (!paused) look(); });
   name();
