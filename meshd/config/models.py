@@ -446,8 +446,8 @@ class NotifySettings(_Table):
     url_file: Path | None = Field(
         None, description="file with the webhook's URL, where that is a secret; none: the credential `notify_NAME_url`"
     )
-    format: Literal["meshd", "slack"] = Field(
-        "meshd", description="meshd: JSON with stable codes; slack: what Slack and Mattermost read"
+    format: Literal["meshd", "slack", "discord", "ntfy"] = Field(
+        "meshd", description="meshd: JSON with stable codes; slack: what Slack and Mattermost read; discord; ntfy"
     )
     hmac_secret_file: Path | None = Field(
         None, description="file with the secret that signs webhooks; none: the credential `notify_NAME_hmac_secret`"

@@ -16,13 +16,17 @@ from email.utils import format_datetime
 from typing import Any, Final
 
 from meshd import __version__
-from meshd.plaintext import counted, plain
+from meshd.plaintext import counted, plain, plain_text
 from meshd.plan.notices import Alert, Item, Notice, State
 from meshd.redaction import redact
 
 SCHEMA_VERSION: Final = 1
 ITEMS_MAX: Final = 20
 TEXT_MAX: Final = 500
+DISCORD_MAX: Final = 1900
+"""Characters of a message; Discord refuses more than 2,000."""
+NTFY_MAX_B: Final = 4000
+"""ntfy shows up to 4,096 bytes as a message, and makes a file of more."""
 SIGNATURE: Final = "X-Meshd-Signature"
 DELIVERY: Final = "X-Meshd-Delivery"
 _WORDS: Final = {State.BEGUN: "", State.GROWN: "more of: ", State.STILL: "still: ", State.RESOLVED: "resolved: "}
@@ -78,6 +82,27 @@ class Message:
         """The JSON that Slack and Mattermost read. Nothing in it mentions anybody."""
         text = self.text().replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "@\u200b")
         return json.dumps({"text": text}, ensure_ascii=True).encode()
+
+    def discord(self) -> bytes:
+        """The JSON that Discord reads. Nothing in it mentions anybody."""
+        content = plain_text(self.text(), DISCORD_MAX)
+        return json.dumps({"content": content, "allowed_mentions": {"parse": []}}, ensure_ascii=True).encode()
+
+    def ntfy(self) -> tuple[bytes, dict[str, str]]:
+        """The text that ntfy reads, and its headers."""
+        text = self.text().removeprefix(self.title).strip().encode()[:NTFY_MAX_B].decode("utf-8", "ignore")
+        worst = next((item.alert for item in self.notice.items if item.state is not State.RESOLVED), None)
+        urgent = worst is not None and worst.severity == "error" and not self.test
+        title = self.title.encode("ascii", "replace").decode()
+        return text.encode(), {"Title": title, "Priority": "high" if urgent else "default"}
+
+    def posted(self, form: str) -> tuple[bytes, dict[str, str]]:
+        """The body of a webhook's POST in one of the forms of the settings, and headers that go with it."""
+        if form == "ntfy":
+            text, headers = self.ntfy()
+            return text, {"Content-Type": "text/plain; charset=utf-8", **headers}
+        body = {"slack": self.slack, "discord": self.discord}.get(form, self.body)()
+        return body, {"Content-Type": "application/json"}
 
     def mail(self, sender: str, recipients: tuple[str, ...]) -> EmailMessage:
         """The mail. Its id is the notice's, so that a mail program shows a repeated delivery once."""

@@ -67,10 +67,9 @@ class Receiver:
             raise DeliveryFailed(self._words(error)) from None
 
     async def _post(self, message: Message, at: datetime) -> str:
-        body = message.slack() if self.settings.format == "slack" else message.body()
+        body, of_form = message.posted(self.settings.format)
         headers = {
-            "Content-Type": "application/json", "User-Agent": f"meshd/{__version__}",
-            "Accept-Encoding": "identity", DELIVERY: message.notice.id,
+            "User-Agent": f"meshd/{__version__}", "Accept-Encoding": "identity", DELIVERY: message.notice.id, **of_form,
         }  # fmt: skip
         if self.hmac_secret is not None:
             headers[SIGNATURE] = signature(self.hmac_secret.get_secret_value(), at, body)

@@ -195,6 +195,25 @@ async def test_words_of_nodes_and_clouds_are_cleaned() -> None:
     assert "Bcc" not in message(title).mail("meshd@example.org", ("ops@example.org",))
 
 
+async def test_discord_and_ntfy_take_a_message_of_any_length() -> None:
+    """Discord refuses content of more than 2,000 characters; ntfy makes a file of more than 4,096 bytes."""
+    many = [Alert(f"k{number}", "agent_trouble", "error", f"ü @everyone {LONG}") for number in range(25)]
+    async with hook() as server:
+        for form in ("discord", "ntfy"):
+            one = receiver(url=server.url, format=form)
+            await one.send(message(*many), NOW)
+            await one.send(message(state=State.RESOLVED), NOW)
+            await one.send(message(test=True), NOW)
+    long, over, test = (json.loads(body) for _, _, body in server.got[:3])
+    assert 1000 < len(long["content"]) <= 2000 and long["content"].startswith("[lab] error: agent_trouble")
+    assert all(one["allowed_mentions"] == {"parse": []} for one in (long, over, test))
+    assert "resolved" in over["content"] and "test" in test["content"]
+    for (_, headers, body), priority in zip(server.got[3:], ("high", "default", "default"), strict=True):
+        assert 0 < len(body) <= 4096 and body.decode()
+        assert headers["Priority"] == priority and headers["Title"].startswith("[lab] ")
+        assert headers["Content-Type"].startswith("text/plain") and headers[DELIVERY]
+
+
 class Mailbox:
     """What a mail server took."""
 
