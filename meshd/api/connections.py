@@ -11,6 +11,7 @@ its users among them, cannot shut its node agent out.
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 import time
 from collections import Counter, OrderedDict
@@ -21,7 +22,9 @@ from typing import Any, Final, cast
 
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
+from meshd.plaintext import plain
 from meshd.runtime.tokenbucket import TokenBuckets
 
 log = structlog.get_logger(__name__)
@@ -111,7 +114,9 @@ class ConnectionLimiter:
 
     def runner(self, app: web.Application, **options: Any) -> web.AppRunner:
         """Serves the app within these limits. `middleware` must be the app's first one."""
-        return _Runner(self, app, keepalive_timeout=KEEPALIVE_S, lingering_time=2.0, **options)
+        logger = logging.getLogger(f"{__name__}.{self._name}")
+        logger.filters[:] = [_Garbled(self._name)]
+        return _Runner(self, app, keepalive_timeout=KEEPALIVE_S, lingering_time=2.0, logger=logger, **options)
 
     def middleware(self) -> Any:
         """Notes when a connection's request has arrived, and when it is answered."""
@@ -213,6 +218,30 @@ class ConnectionLimiter:
             now_s = time.monotonic()
             for late in [one for one in self._open.values() if one.late(now_s, self._limits)]:
                 late.abort()
+
+
+class _Garbled(logging.Filter):
+    """Counts requests that are no HTTP, where aiohttp would log a trace for each: strangers must not fill the log.
+
+    Args:
+        server: its name.
+    """
+
+    def __init__(self, server: str) -> None:
+        super().__init__()
+        self._server, self._count, self._told_s = server, 0, float("-inf")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let through all but those."""
+        fault = record.exc_info[1] if record.exc_info else None
+        if not isinstance(fault, HttpProcessingError):
+            return True
+        self._count += 1
+        now_s = time.monotonic()
+        if now_s - self._told_s >= TOLD_EVERY_S:
+            log.info("requests_garbled", server=self._server, count=self._count, last=plain(str(fault.message), 200))
+            self._told_s, self._count = now_s, 0
+        return False
 
 
 class _Connection(asyncio.Protocol):

@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from html.parser import HTMLParser
 from urllib.parse import quote
 
@@ -245,6 +246,57 @@ async def test_what_is_too_long_is_refused(room: Room, head: str) -> None:
     status, text, _ = await raw(room, f"{head} HTTP/1.1\r\nHost: head\r\n\r\n")
     assert status == 400 and len(text) < 5000
     assert (await room.get("/events"))[0] == 200
+
+
+TWO_WAYS = (
+    "Content-Length: 5\r\nTransfer-Encoding: chunked", "Content-Length: 5\r\nContent-Length: 6", "Content-Length : 5",
+    "Content-Length: +5", "Transfer-Encoding: xchunked", "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+    "Transfer-Encoding:\x0bchunked", "X: a\r\n b", "X: a\nHost: evil.example", "Host: evil.example", "X\x00: a",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("header", TWO_WAYS)
+async def test_a_request_that_can_be_read_two_ways_is_refused(
+    room: Room, header: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No second request comes out of its body, and no trace goes into the log for each."""
+    hidden = "GET /nodes HTTP/1.1\r\nHost: head\r\n\r\n"
+    sent = f"GET /static/meshd.svg HTTP/1.1\r\nHost: head\r\n{header}\r\n\r\n0\r\n\r\n{hidden}"
+    for _ in range(3):
+        assert "200" not in await all_of(room, sent)
+    assert not [one for one in caplog.records if one.exc_info]
+
+
+async def all_of(room: Room, text: str) -> str:
+    """All that comes back until the server ends the connection."""
+    host, port = room.base.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port), local_addr=(ANN, 0))
+    try:
+        writer.write(text.encode("latin-1"))
+        return (await asyncio.wait_for(reader.read(), 20)).decode("utf-8", "replace")
+    finally:
+        writer.close()
+
+
+async def test_half_a_request_holds_no_place_of_others(room: Room) -> None:
+    """Many connections from many addresses, each with a head that does not end."""
+    host, port = room.base.removeprefix("http://").split(":")
+    held = []
+    try:
+        for number in range(200):
+            local = (f"127.2.0.{number // 10 + 1}", 0)
+            reader, writer = await asyncio.open_connection(host, int(port), local_addr=local)
+            writer.write(b"GET / HTTP/1.1\r\nHost: head\r\nX: ")
+            held.append((reader, writer))
+        for _ in range(3):
+            assert (await room.get("/events"))[0] == 200
+        async with asyncio.timeout(60):
+            for reader, _ in held:
+                with suppress(ConnectionError):
+                    assert await reader.read() == b"", "each is ended, and nobody waits for its end"
+    finally:
+        for _, writer in held:
+            writer.close()
 
 
 async def test_who_asks_without_a_pause_is_slowed_down_and_others_are_not(room: Room) -> None:
