@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from deploy.sandbox.mirror import Mirror, ensure_mirror
 from deploy.sandbox.owned import Entry, OwnedMachine, differences
 from deploy.sandbox.proc import CommandError, Result
+from tests.documents import Block
 from tests.e2e.lab import PATIENCE_S, SERVICES, USER, Lab
+from tests.e2e.recipes import Person, instead
 
 TABLES = """\
 [pools.h100]
@@ -111,6 +113,15 @@ async def invite(lab: Lab, name: str, *more: str) -> str:
     return result.stdout.decode()
 
 
+async def invite_as(lab: Lab, block: Block, words: Mapping[str, str]) -> str:
+    """Type a page's invitation, with other words for some; the script that it writes."""
+    (ran,) = await Person(lab, "root").block(block, instead=instead({"--pool desk": "--pool h100", **words}))
+    file = f"/root/{ran.command.rpartition('--output ')[2]}"
+    script = (await lab.head.run("cat", file)).stdout.decode()
+    await lab.head.run("rm", file)
+    return script
+
+
 async def hosts(lab: Lab) -> dict[str, Any]:
     """As `meshctl hosts` shows them, by name."""
     return {row["name"]: row for row in (await lab.answer("hosts"))["hosts"]}
@@ -140,9 +151,15 @@ async def nodes_of(lab: Lab, *names: str, timeout_s: float = PATIENCE_S) -> dict
 
 async def evicted(lab: Lab, *machines: OwnedMachine, name: str = "", timeout_s: float = PATIENCE_S) -> None:
     """Remove hosts, and wait until nothing of meshd runs on them. `name` is what one machine was invited as."""
-    names = {name or machine.name for machine in machines}
-    result = await lab.meshctl("remove", "--yes", *sorted(names))
+    names = sorted({name or machine.name for machine in machines})
+    result = await lab.meshctl("remove", "--yes", *names)
     assert result.returncode == 0, result
+    await rid(lab, *machines, name=name, timeout_s=timeout_s)
+
+
+async def rid(lab: Lab, *machines: OwnedMachine, name: str = "", timeout_s: float = PATIENCE_S) -> None:
+    """Wait until nothing of meshd runs on hosts that were removed. `name` is what one machine was invited as."""
+    names = {name or machine.name for machine in machines}
 
     async def gone() -> bool:
         there = [await machine.run("test", "-e", "/opt/meshd-host", check=False) for machine in machines]

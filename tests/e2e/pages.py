@@ -17,7 +17,7 @@ from tests.e2e.hook import hooked
 from tests.e2e.lab import Lab
 from tests.e2e.mlflow import without_mlflow_again
 from tests.e2e.packages import APT_TIMEOUT_S
-from tests.e2e.recipes import EDITS, Person, Walk
+from tests.e2e.recipes import EDITS, Person, Walk, instead
 from tests.e2e.workplace import without_accounting_again
 
 WALKER = "ann"
@@ -296,11 +296,6 @@ async def _walk(lab: Lab, page: Page, person: Person, words: Mapping[str, str]) 
             **words,
         }
 
-    def instead(command: str) -> str:
-        for word, other in words.items():
-            command = command.replace(word, other)
-        return command
-
     async def well() -> bool:
         return (await lab.meshctl("doctor")).returncode == 0
 
@@ -314,7 +309,7 @@ async def _walk(lab: Lab, page: Page, person: Person, words: Mapping[str, str]) 
     async def node() -> str:
         return next(iter(await lab.nodes()))
 
-    return await person.read(page.page, instead=instead, first=first, node=node)
+    return await person.read(page.page, instead=instead(words), first=first, node=node)
 
 
 async def settings(lab: Lab) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -237,6 +237,17 @@ class Person:
             text = await self.type(f"tail -n 60 {shlex.quote(seen.get('StdOut', ''))}", check=False)
             raise AssertionError(f"job {job}: {seen}\n{text.output}\n{await self.lab.evidence()}")
         return seen
+
+
+def instead(words: Mapping[str, str]) -> Callable[[str], str]:
+    """Changes a page's words before they are typed, in the table's order."""
+
+    def changed(command: str) -> str:
+        for word, other in words.items():
+            command = command.replace(word, other)
+        return command
+
+    return changed
 
 
 def _text(result: proc.Result) -> str:

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from deploy.sandbox.clouds.ledger import Life, RentedMachine
+from tests import documents
 from tests.e2e.lab import Lab
+from tests.e2e.pages import Page, walker
+from tests.e2e.recipes import instead
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
@@ -37,8 +40,26 @@ async def test_the_same_on_google(lab: Lab) -> None:
 
 
 async def bakes_and_boots(lab: Lab, cloud: str) -> None:
-    answer = await lab.ask("image", "bake", "--provider", cloud, "--yes")
-    name = answer["name"]
+    """As the page says."""
+    (block,) = documents.share(__file__, "docs/images.md")
+    names = []
+
+    async def first(command: str) -> None:
+        if command.startswith("meshctl image prune"):
+            await makes(lab, cloud, names[0])
+        elif command.startswith("meshctl image list"):
+            bakes = (await lab.ask("image", "list"))["bakes"]
+            names.extend(row["name"] for row in bakes if row["phase"] not in {"done", "failed"})
+
+    async with walker(lab, Page(block.page)) as person:
+        words = instead({"--provider aws": f"--provider {cloud}"})
+        _, listed, _ = await person.block(block, instead=words, first=first)
+        assert names[0] in listed.output
+        assert (await lab.ask("image", "list"))["images"], "--dry-run only says what it would do"
+
+
+async def makes(lab: Lab, cloud: str, name: str) -> None:
+    """An image becomes of what was begun, and the next machine boots from it."""
 
     async def baked() -> Any:
         view = await lab.ask("image", "list")

@@ -11,16 +11,20 @@ from collections.abc import Callable
 
 import pytest
 
+from tests import documents
 from tests.e2e.lab import WAIT_FOR_WORD, Lab
-from tests.e2e.owned import evicted, invite, nodes_of, owned, said, same
+from tests.e2e.owned import invite_as, nodes_of, owned, rid, said, same
+from tests.e2e.recipes import Person
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(900)]
 
 
 async def test_a_machine_that_no_cloud_knows(owners: Lab, lab: Lab, figure: Callable[[str], None]) -> None:
+    inviting, removing = documents.share(__file__, "docs/owned-machines.md")
     async with owned(lab, "tower", "attic") as (tower, attic):
         before = [await machine.manifest() for machine in (tower, attic)]
-        script, began = await invite(lab, "tower", "--usd-per-hour", "0.1"), time.monotonic()
+        script = await invite_as(lab, inviting, {"--name": "--usd-per-hour 0.1 --name"})
+        began = time.monotonic()
         redeemed = await tower.redeem(script)
         assert redeemed.returncode == 0, said(redeemed)
         enrolled = time.monotonic() - began
@@ -59,7 +63,8 @@ async def test_a_machine_that_no_cloud_knows(owners: Lab, lab: Lab, figure: Call
         figure("the same machine after the reboot" if row["machine"] == machine else "another machine after the reboot")
 
         began = time.monotonic()
-        await evicted(lab, tower)
+        await Person(lab, "root").block(removing)
+        await rid(lab, tower)
         figure(f"evicted after {time.monotonic() - began:.0f} s")
         same(before[0], await tower.manifest())
         assert (await tower.run("uname", "-n")).text == "tower"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from meshd.daemon.hosts.wake import magic_packet
+from tests import documents
 from tests.e2e.lab import WAIT_FOR_WORD, Lab
-from tests.e2e.owned import evicted, host_is, hosts, invite, nodes_of, owned, said, same
+from tests.e2e.owned import evicted, host_is, hosts, invite, invite_as, nodes_of, owned, said, same
 
 pytestmark = [
     pytest.mark.e2e,
@@ -17,17 +19,31 @@ pytestmark = [
 POOL = "idle_timeout_s = 5"
 WOKEN = "/var/lib/meshd/woken"
 ASLEEP = "/run/asleep"
+PACKET = "/run/magic-packet"
+LISTEN = f"""\
+import socket
+link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+link.bind(("", 9))
+open({PACKET!r}, "wb").write(link.recv(200))
+"""
+"""What a network card does that is switched on for it."""
+MAC = "3c:ec:ef:00:12:34"
 
 
 async def test_a_job_wakes_a_host_and_its_idle_time_puts_it_to_sleep(owners: Lab, lab: Lab) -> None:
+    (inviting,) = documents.share(__file__, "docs/owned-machines.md")
+    words = {
+        "--sleep-command": f"--wake-command 'touch {WOKEN}' --sleep-command",
+        "systemctl suspend": f"touch {ASLEEP}",
+    }
     async with owned(lab, "attic") as (attic,):
         try:
-            sleeps = ("--wake-command", f"touch {WOKEN}", "--sleep-command", f"touch {ASLEEP}")
-            redeemed = await attic.redeem(await invite(lab, "attic", *sleeps))
+            redeemed = await attic.redeem(await invite_as(lab, inviting, words))
             assert redeemed.returncode == 0, said(redeemed)
 
             async def on_head() -> bool:
-                return (await lab.head.run("test", "-e", WOKEN, check=False)).returncode == 0
+                found = await lab.head.run("sh", "-c", f"test -e {WOKEN} && test -s {PACKET}", check=False)
+                return found.returncode == 0
 
             async def on_attic() -> bool:
                 return (await attic.run("test", "-e", ASLEEP, check=False)).returncode == 0
@@ -35,9 +51,11 @@ async def test_a_job_wakes_a_host_and_its_idle_time_puts_it_to_sleep(owners: Lab
             slot = (await host_is(lab, "attic", "free"))["slot"]  # it has come, and nobody needs it
             attic.pause()
             await host_is(lab, "attic", "asleep")
+            await lab.head.run("systemd-run", "--quiet", "--unit=listens", "python3", "-c", LISTEN)
             job = await lab.sbatch("#!/bin/sh\nhostname\n", "-w", slot)
-            await lab.until(on_head, "the head has run the wake command")
+            await lab.until(on_head, "the head has sent the packet, and run the wake command")
             assert (await hosts(lab))["attic"]["state"] == "waking"
+            assert (await lab.head.run("cat", PACKET)).stdout == magic_packet(MAC)
             attic.resume()
             assert (await lab.completed(job))["NodeList"] == slot
             assert [(row["provider"], row["slot"]) for row in (await lab.nodes()).values()] == [("static", slot)]
@@ -53,7 +71,8 @@ async def test_a_job_wakes_a_host_and_its_idle_time_puts_it_to_sleep(owners: Lab
 
             await lab.until(forgotten, "who is away is not waited for")
         finally:
-            await lab.head.run("rm", "-f", WOKEN)
+            await lab.head.run("systemctl", "stop", "listens", check=False)
+            await lab.head.run("rm", "-f", WOKEN, PACKET)
 
 
 async def test_a_lid_that_was_closed(owners: Lab, lab: Lab) -> None:

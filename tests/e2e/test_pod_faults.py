@@ -10,8 +10,10 @@ import pytest
 import pytest_asyncio
 
 from deploy.sandbox import proc
+from tests import documents
 from tests.e2e.lab import WAIT_FOR_WORD
 from tests.e2e.pods import LOST_S, POD_CLOUD, Fleet
+from tests.e2e.recipes import Person
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
@@ -99,6 +101,26 @@ async def test_a_daemon_is_killed(
     assert (result.returncode, result.text.count("end")) == (3, 3)
     await untouched(fleet, long_job)
     assert await lab.srun("-w", fleet.all_nodes, "cat", stdin=b"x") == "xxx"
+
+
+async def test_slurmd_is_restarted_by_hand(fleet: Fleet, long_job: tuple[str, str]) -> None:
+    """As the page says. The job there does not notice."""
+    (block,) = documents.share(__file__, "docs/containers.md")
+    slot = long_job[0]
+    before = await fleet.pid(slot, "slurmd")
+
+    async def machine() -> str:
+        return fleet.machines[slot]
+
+    shown, _ = await Person(fleet.lab, "root").block(block, node=machine)
+    assert shown.output.startswith(f"up (pid {before} "), shown.output
+
+    async def again() -> bool:
+        return await fleet.pid(slot, "slurmd") not in {before, ""}
+
+    await fleet.lab.until(again, "another slurmd runs")
+    await well(fleet)
+    await untouched(fleet, long_job)
 
 
 @pytest.mark.parametrize("name", ["meshnetd", "tailscaled"])
