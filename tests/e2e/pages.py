@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
+from deploy.sandbox import images, wheels
 from deploy.sandbox.clouds.host import BootDefaults
 from deploy.sandbox.mirror import Mirror, ensure_archive
 from deploy.sandbox.network import GATEWAY
@@ -18,7 +22,7 @@ from tests.e2e.lab import Lab
 from tests.e2e.mlflow import without_mlflow_again
 from tests.e2e.packages import APT_TIMEOUT_S
 from tests.e2e.recipes import EDITS, Person, Walk, instead
-from tests.e2e.workplace import without_accounting_again
+from tests.e2e.workplace import SHARE, without_accounting_again
 
 WALKER = "ann"
 """Who types: a user of the head who is in the group `meshd`."""
@@ -203,6 +207,23 @@ async def with_a_place_to_work(lab: Lab) -> AsyncIterator[None]:
         yield
 
 
+@asynccontextmanager
+async def with_packages_at_home(lab: Lab) -> AsyncIterator[None]:
+    """Two nodes have the head's homes, and the walker's has what pip and uv install: machines do not reach PyPI."""
+    store = f"/home/{WALKER}/wheels"
+    async with lab.also(SHARE):
+        served = await lab.meshctl("init", "--share", "--yes")
+        assert served.returncode == 0, served.stderr.decode()
+        await lab.head.run("cp", "-r", "/usr/share/sandbox/wheels", store)
+        with tempfile.TemporaryDirectory() as folder:
+            await wheels.download(["uv", "six"], Path(folder), await images.ensure_base("trixie"), Path(folder) / "log")
+            for file in Path(folder).glob("*.whl"):
+                shutil.copy(file, await lab.head.root() / store.lstrip("/"))
+        await lab.have(2)
+        yield
+        await lab.reset()
+
+
 def block_of(page: str, language: str, number: int = 0) -> str:
     """The text of a page's block."""
     return [block for block in documents.page(page) if block.language == language][number].text
@@ -213,6 +234,15 @@ DUMP = """\
 JobID|User|Partition|Submit|Start|State|ElapsedRaw|NNodes|ReqTRES
 1|ann|h100|2026-11-01T10:00:00|2026-11-01T10:01:00|COMPLETED|600|2|cpu=2,gres/gpu=2,node=2
 """
+HOME = f"/home/{WALKER}"
+TRAIN = """\
+import os, six, sys
+assert six.__file__.startswith(os.path.dirname(os.path.dirname(sys.executable)) + "/"), six.__file__
+"""
+FROM_HOME = {
+    ".config/pip/pip.conf": f"[global]\nno-index = true\nfind-links = {HOME}/wheels\n",
+    ".config/uv/uv.toml": f'no-index = true\nfind-links = ["{HOME}/wheels"]\n',
+}
 OFFLINE = {"mlflow/install": "mlflow/install --offline", "head/install": "head/install --offline"}
 
 WALKS = (
@@ -237,6 +267,8 @@ WALKS = (
     Page("README.md", machines=0, files={"train.sh": JOB}, image="trixie-torch", world=with_a_place_to_work,
          edits='[mlflow]\nenabled = true\nartifacts = "/srv/data/mlflow"\n',
          words={"explain 1": "explain h100-1", **OFFLINE}, nightly=True),
+    Page("docs/environments.md", world=with_packages_at_home, files={"train.py": TRAIN, **FROM_HOME},
+         words={" torch": " six"}, first={"srun ~/uv/bin/uv venv": f"rm -r {HOME}/env"}, nightly=True),
     Page("docs/accounting.md", world=without_accounting_again),
     Page("docs/services.md", world=without_mlflow_again, words=OFFLINE, nightly=True,
          edits=block_of("docs/services.md", "toml").replace("/data", "/srv/data")),

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploy.sandbox import images, wheels
-from tests.e2e.lab import USER, Lab
+from tests.e2e.lab import Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
@@ -162,38 +159,3 @@ async def test_a_pod_is_set_up_too_and_its_jobs_have_the_variables(booted: Lab) 
         assert json.loads(await lab.srun("python3", "-c", SHOW)) == [VALUE, None, "tailscale0"]
         shown = await lab.srun("python3", "-c", "import socket; print(*(name for _, name in socket.if_nameindex()))")
         assert "tailscale0" in shown.split(), "the interface that the variables name is there, as libmeshnet shows it"
-
-
-@pytest.mark.nightly  # that homes are shared is proven in test_shares.py
-async def test_python_environments_in_the_home_serve_two_nodes(lab: Lab, tmp_path: Path) -> None:
-    """The ways of docs/environments.md that need no more than PyPI: venv, uv, and a copy on the node."""
-    await wheels.download(["uv", "six"], tmp_path, await images.ensure_base("trixie"), tmp_path / "log")
-    home = await lab.head.root() / "home" / USER
-    shutil.copytree(tmp_path, home / "wheels")
-    await lab.head.run("chown", "-R", USER, f"/home/{USER}/wheels")
-    assert (await lab.meshctl("init", "--share", "--yes")).returncode == 0
-    assert await lab.write_settings(lab.settings_with() + '\n[share.home]\npath = "/home"\n') == 0
-    await lab.have(2)
-    only_here = f"--no-index --find-links=/home/{USER}/wheels"
-
-    async def runs(python: str) -> None:
-        shown = await lab.srun(
-            "-N2", python, "-c", "import os, six; print(os.environ['SLURMD_NODENAME'], six.__file__)"
-        )
-        lines = dict(line.split() for line in shown.splitlines())
-        assert sorted(lines) == sorted(await lab.by_slot())
-        assert all(file.startswith(python.partition("/bin/")[0]) for file in lines.values())
-
-    async def step(script: str) -> None:
-        await lab.srun("-N1", "sh", "-ec", f"export HOME=/home/{USER} UV_LINK_MODE=copy; {script}")
-
-    await step(f"python3 -m venv ~/venv; ~/venv/bin/pip install -q {only_here} six uv")
-    await runs(f"/home/{USER}/venv/bin/python")
-    await step(
-        f"~/venv/bin/uv venv -q ~/uvenv; ~/venv/bin/uv pip install -q --python ~/uvenv/bin/python {only_here} six"
-    )
-    await runs(f"/home/{USER}/uvenv/bin/python")
-    await step("tar -C ~/venv -czf ~/env.tgz .")
-    copy = f"mkdir -p /tmp/env && tar -C /tmp/env -xzf /home/{USER}/env.tgz"
-    await lab.srun("-N2", "--ntasks-per-node=1", "sh", "-c", copy)
-    await runs("/tmp/env/bin/python")
