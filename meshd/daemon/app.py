@@ -65,6 +65,7 @@ from meshd.daemon.service_status import ServiceStatus
 from meshd.daemon.slurm.controller import SlurmFilesController
 from meshd.daemon.slurm.head_node import HeadNode
 from meshd.daemon.slurm.job_comments import JobComments
+from meshd.daemon.slurm.prolog_gate import JobUsers
 from meshd.daemon.slurm.slots import SlotController
 from meshd.daemon.slurm.wiring import build_head_programs
 from meshd.daemon.waiting import WaitingJobs
@@ -262,7 +263,10 @@ def build(live: LiveSettings, journal: Journal, ports: Ports) -> Daemon:
     )  # fmt: skip
     baked = build_images(live, store, bakes, images, providers, desired=desired, snapshot=snapshot, slurm=sources.slurm)
     prices = build_prices(providers, ports.price_files, sources, live, journal, desired, clock)
-    head_programs = build_head_programs(live, journal, agents, sources.slurm, ports.slurm, waiting, clock)
+    head_programs = build_head_programs(
+        live, journal, agents, sources.slurm, ports.slurm, waiting,
+        JobUsers(accounts.uid_of, accounts.read_for, node_settings.has_user), clock,
+    )  # fmt: skip
     controllers: list[Controller] = [
         JobComments(ports.slurm, clock, sources.slurm, waiting),
         promises, machines.controller, slurm_files, slots, roster, head_exports, accounts, node_settings,

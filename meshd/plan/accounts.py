@@ -135,13 +135,19 @@ class _Found:
             self.left_out.append(LeftOut(_shown(name), why))
 
 
+def may_be_user(uid: int, rule: Rule) -> bool:
+    """Whether a user of the cluster may have this number: it is in the range, and not the system's."""
+    return max(rule.uid_min, SYSTEM_BELOW) <= uid <= rule.uid_max and uid not in NOBODY
+
+
 def regrouped(before: Accounts, after: Accounts) -> bool:
     """Whether an account that is in both has other groups in `after`."""
-    old, new = _gids(before), _gids(after)
+    old, new = gids_of(before), gids_of(after)
     return any(old[name] != new[name] for name in old.keys() & new.keys())
 
 
-def _gids(accounts: Accounts) -> Mapping[str, frozenset[int]]:
+def gids_of(accounts: Accounts) -> Mapping[str, frozenset[int]]:
+    """Name to the numbers of a user's groups."""
     found = {user.name: {user.gid} for user in accounts.users}
     for group in accounts.groups:
         for name in group.members:
@@ -178,7 +184,7 @@ def _user(line: str, raw: Raw, found: _Found, rule: Rule, gid: int | None) -> Us
         return None
     name, uid, primary = fields[0], int(fields[2]), int(fields[3])
     shell = fields[6] or "/bin/sh"
-    if not max(rule.uid_min, SYSTEM_BELOW) <= uid <= rule.uid_max or uid in NOBODY:
+    if not may_be_user(uid, rule):
         return None
     if shell.rpartition("/")[2] in NO_LOGIN or name in found.users:
         return None

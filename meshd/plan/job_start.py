@@ -1,4 +1,4 @@
-"""PURE: whether a job that has its nodes may start: all of them are up, and know each other's names."""
+"""PURE: whether a job that has its nodes may start: all of them are up, have its user, and know each other's names."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ GONE_AFTER = timedelta(seconds=2)
 NAMES_WAIT = timedelta(seconds=5)
 """All nodes are up: so long a job waits for nodes to learn names. Then it starts anyway: an agent may be away."""
 
+USER_WAIT = timedelta(seconds=60)
+"""All nodes are up: so long a job waits for one that does not have its user. Then it starts, and fails there."""
+
 
 class Starts(StrEnum):
     """Why it starts; for logs."""
@@ -33,6 +36,7 @@ class Starts(StrEnum):
     UP = "up"
     NO_SLOTS = "no_slots"
     NAMES_LATE = "names_late"
+    USER_LATE = "user_late"
     GONE = "gone"
     LIMIT = "limit"
 
@@ -63,6 +67,12 @@ def nodes_of(waiting: WaitingProlog, slurm: Observation[SlurmView]) -> tuple[str
     return next((one.nodes for one in slurm.value.jobs if one.id == waiting.job), ())
 
 
+def user_of(waiting: WaitingProlog, slurm: Observation[SlurmView]) -> str:
+    """The name of the job's user, as Slurm shows it; "" where it does not show the job."""
+    jobs = slurm.value.jobs if isinstance(slurm, Fresh) else ()
+    return next((one.user for one in jobs if one.id == waiting.job), "")
+
+
 def all_up(nodes: Sequence[str], view: SlurmView) -> bool:
     """Whether Slurm shows each node up."""
     return all(name in view.nodes and not view.nodes[name].states & NOT_UP for name in nodes)
@@ -76,6 +86,7 @@ def why_start(
     is_slot: Callable[[str], bool],
     is_ready: Callable[[str], bool],
     know_each_other: Callable[[Sequence[str]], bool],
+    have_user: Callable[[Sequence[str]], bool],
 ) -> Starts | None:
     """Why a job starts now; None: it waits on.
 
@@ -86,6 +97,7 @@ def why_start(
         is_slot: whether a node is meshd's. Other nodes do not hold a job up.
         is_ready: whether a slot's machine has long been in Slurm.
         know_each_other: whether the machines of these slots have each other's names.
+        have_user: whether the machines of these slots have the job's user.
     """
     if now - waiting.since >= waiting.limit:
         return Starts.LIMIT
@@ -97,10 +109,12 @@ def why_start(
         return None
     read_since = slurm.at >= waiting.since
     if slots and all_up(slots, slurm.value) and (read_since or (now - slurm.at <= OLD and all(map(is_ready, slots)))):
+        up_for = timedelta() if waiting.up_since is None else now - waiting.up_since
+        if not have_user(slots):
+            return Starts.USER_LATE if up_for >= USER_WAIT else None
         if len(slots) == 1 or know_each_other(slots):
             return Starts.UP
-        late = waiting.up_since is not None and now - waiting.up_since >= NAMES_WAIT
-        return Starts.NAMES_LATE if late else None
+        return Starts.NAMES_LATE if up_for >= NAMES_WAIT else None
     if slurm.at >= waiting.since + GONE_AFTER and not _holds(slurm.value, waiting.job, nodes):
         return Starts.GONE
     return None

@@ -250,7 +250,7 @@ WALKS = (
     Page("docs/guards.md"),
     Page("docs/audit.md", world=with_a_leak),
     Page("docs/notifications.md", world=with_a_receiver),
-    Page("docs/users.md", machines=0, world=with_a_student),
+    Page("docs/users.md", machines=1, world=with_a_student),
     Page(
         "docs/meshctl.md", machines=0, words={"h100-3": "h100-1", "explain h100-2": "explain h100-3"},
         first={"meshctl explain": "meshctl scale --gpus 3 --yes", "meshctl status": WAITING,

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 import pytest
 import pytest_asyncio
@@ -56,6 +57,14 @@ class Two:
             return set((await self.lab.head.shell(f"{step} id")).splitlines()) == {here.strip()}
 
         await self.lab.until(look, "jobs have the groups of the head")
+
+    async def waited_s(self, job: str) -> float:
+        """How long a job had its nodes before it started, by slurmctld's log."""
+        lines = (
+            await self.head(f"grep -E 'JobId={job} (NodeList|is complete)' /var/log/slurm/slurmctld.log")
+        ).splitlines()
+        first, last = (datetime.fromisoformat(line[1:].partition("]")[0]) for line in (lines[0], lines[-1]))
+        return (last - first).total_seconds()
 
     async def job(self, user: str, slot: str, script: str) -> str:
         """Submit from the user's home, as people do."""
@@ -108,6 +117,30 @@ async def test_an_account_made_a_moment_ago_runs_jobs(two: Two, figure: Callable
         assert (await two.sh(slot, "getent shadow student")).split(":")[1] == "!"
     rows = await lab.checks()
     assert {rows[name]["status"] for name in ("accounts", "node accounts")} == {"ok"}
+
+
+async def test_ten_accounts_one_after_another_run_jobs_at_once(two: Two, figure: Callable[[str], None]) -> None:
+    """On nodes that are up: nobody waits between useradd and the job."""
+    lab, jobs = two.lab, list[str]()
+    for number in range(1, 11):
+        name, slot = f"new{number}", (two.vm, two.pod)[number % 2]
+        await two.head(f"useradd -m -G lab {name}")
+        jobs.append(await two.job(name, slot, "id; pwd"))
+        said = await two.head(f"runuser -l {name} -c 'srun -w {slot} id'")
+        identity = await two.head(f"id {name}")
+        assert said == identity
+        await lab.completed(jobs[-1])
+        out = await two.sh(slot, f"cat /home/{name}/slurm-{jobs[-1]}.out")
+        assert out.splitlines() == [identity, f"/home/{name}"]
+        await two.head(f"userdel -r {name}")  # of many that go at once meshd believes that a file was cut off
+    await two.same("getent", "passwd", "new10", "||", "true")
+    usual = await two.job("student", two.vm, "id")
+    await lab.completed(usual)
+    waited_s = sorted([await two.waited_s(job) for job in jobs])
+    figure(
+        f"the job of an account made a moment ago waits {waited_s[-1]:.2f} s for it at most, {waited_s[5]:.2f} s in the"
+        f" middle; one whose account is there waits {await two.waited_s(usual):.2f} s"
+    )
 
 
 async def test_an_account_that_changes(two: Two) -> None:
@@ -182,9 +215,12 @@ async def test_a_number_that_an_account_of_the_image_has(two: Two) -> None:
 async def test_a_node_whose_agent_was_off(two: Two) -> None:
     await two.sh(two.vm, "systemctl stop meshd-node")
     await two.head("useradd -m away && userdel -r student")
+    job = await two.job("away", two.vm, "id")
     await asyncio.sleep(2)
     assert not await two.sh(two.vm, "getent passwd away", check=False)
+    assert await two.head(f"squeue -h -o %T -j {job}") == "CONFIGURING"
     await two.sh(two.vm, "systemctl start meshd-node")
+    await two.lab.completed(job)
     await two.same("getent", "passwd", "away")
     await two.same("getent", "passwd", "student", "||", "true")
 

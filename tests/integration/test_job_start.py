@@ -19,7 +19,7 @@ from meshd.config import PoolSettings
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.observe.source import Source
 from meshd.daemon.slurm.bell import Bell
-from meshd.daemon.slurm.prolog_gate import ALLOWED, SILENT_S, PrologGate
+from meshd.daemon.slurm.prolog_gate import ALLOWED, SILENT_S, JobUsers, PrologGate
 from meshd.model.observed import SlurmView
 from meshd.runtime.clock import SystemClock
 from meshd.slurm.capabilities import SlurmVersion, parse_version
@@ -123,7 +123,8 @@ class Cluster:
         source: Source[SlurmView] = Source("slurm", client.view, clock, interval_s=lambda: 0.25, changed=lambda: None)
         live = live_settings(pools={"h100": PoolSettings(gpu="h100", max_nodes=4)})
         journal = Journal(self.base / f"{time.monotonic_ns()}.db")
-        gate = PrologGate(self.run_dir, live, journal, AgentQueues(), source, source.hurry, client, clock, user)
+        users = JobUsers(lambda _: None, lambda *_: True, lambda *_: True)
+        gate = PrologGate(self.run_dir, live, journal, AgentQueues(), source, source.hurry, client, clock, users, user)
         bell = Bell(self.run_dir, source.hurry, gate.heard, clock)
         await bell.reconcile()
         await gate.reconcile()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +17,7 @@ from meshd.daemon.controller import Controller
 from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.reporting import Check, ok, problem, warn
 from meshd.plan.account_changes import Known, after
-from meshd.plan.accounts import Accounts, Rule, as_lines, from_lines, regrouped
+from meshd.plan.accounts import Accounts, Rule, as_lines, from_lines, may_be_user, regrouped
 from meshd.runtime.atomicfile import write_atomic
 from meshd.runtime.clock import Clock
 
@@ -27,6 +28,10 @@ READ_S = 30.0
 """Directory services change without a file that does."""
 SETTLE_S = 0.3
 """useradd writes several files, one after the other."""
+FRESH_S = 5.0
+"""Accounts that were read so shortly before a job came are not read again for a user whom they do not have."""
+KNOWN_WAIT_S = 5.0
+"""So long the job of a user who is known waits for files that have changed to be read: a directory may not answer."""
 NAMES_SHOWN = 5
 FILE = "accounts.json"
 
@@ -63,6 +68,9 @@ class HeadAccounts(Controller):
         self._known = _load(self._file)
         self._read_from: tuple[Rule, Signature] | None = None
         self._read_s = 0.0
+        self._done: tuple[Rule, Signature] | None = None
+        self._done_s = 0.0
+        self._again = False
         self._error = ""
         self._changed: Callable[[], None] = lambda: None
         self._groups_changed: Callable[[], None] = lambda: None
@@ -82,15 +90,45 @@ class HeadAccounts(Controller):
         users = self._live.settings.users
         return Rule(users.group, users.uid_min, users.uid_max)
 
+    def read_for(self, uid: int, since_s: float) -> bool:
+        """Whether what is known of a job's user is as new as the job; if not, the accounts are read now.
+
+        Args:
+            uid: the user's number.
+            since_s: when the job came, on the monotonic clock.
+        """
+        rule = self.rule
+        if not may_be_user(uid, rule):
+            return True
+        same_files = self._done == (rule, self._reader.signature())
+        if self._has(uid):
+            if same_files or self._clock.monotonic_s() - since_s >= KNOWN_WAIT_S:
+                return True
+        elif same_files and self._done_s >= since_s - FRESH_S:
+            return True
+        self._again |= same_files  # a directory service may have the user by now
+        self.wake()
+        return False
+
+    def uid_of(self, name: str) -> int | None:
+        """The number of a user; None for one who is none."""
+        users = self.current.users if self.current is not None else ()
+        return next((user.uid for user in users if user.name == name), None)
+
+    def _has(self, uid: int) -> bool:
+        return self.current is not None and any(user.uid == uid for user in self.current.users)
+
     async def reconcile(self) -> float:
-        """Read the accounts when a file or the settings changed, and every READ_S."""
+        """Read the accounts when a file or the settings changed, every READ_S, and for the user of a new job."""
         wanted = self.rule, self._reader.signature()
         now_s = self._clock.monotonic_s()
-        if wanted != self._read_from or now_s - self._read_s >= READ_S:
+        if wanted != self._read_from or self._again or now_s - self._read_s >= READ_S:
             if self._read_from is not None and wanted != self._read_from:
                 await self._clock.sleep(SETTLE_S)
+            now_s = self._clock.monotonic_s()
             self._read_from, self._read_s = (self.rule, self._reader.signature()), now_s
             await self._read(self._read_from[0])
+            self._done, self._done_s, self._again = self._read_from, now_s, False
         return LOOK_S
 
     async def _read(self, rule: Rule) -> None:
@@ -102,9 +140,12 @@ class HeadAccounts(Controller):
             self._error = str(error)
             return
         self._error = ""
-        before, self._known = self._known, after(self._known, found.accounts, found.seen, self._clock.monotonic_s())
-        if before is None or before.accounts != self._known.accounts:
-            accounts = self._known.accounts
+        before = self._known
+        known = after(before, found.accounts, found.seen, self._clock.monotonic_s())
+        same = before is not None and before.accounts == known.accounts
+        self._known = replace(known, accounts=before.accounts) if before is not None and same else known
+        if not same:
+            accounts = known.accounts
             log.info("accounts", users=len(accounts.users), groups=len(accounts.groups))
             self._save(accounts)
             self._changed()

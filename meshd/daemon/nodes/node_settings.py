@@ -17,6 +17,7 @@ from meshd.config.setup_script import read_script
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.controller import Controller
 from meshd.daemon.live_settings import LiveSettings
+from meshd.daemon.nodes.users_on_nodes import SECTION, UsersOnNodes
 from meshd.daemon.observe.agent_reports import NodeReports
 from meshd.daemon.reporting import Check, fail, ok, warn
 from meshd.model.machine import IN_SLURM, Machine, Phase
@@ -126,6 +127,7 @@ class NodeSettings(Controller):
         self._looked_at = 0
         self._made: dict[NodeKind, Mapping[str, Section]] = {}
         self._wanted: dict[NodeKind, Mapping[str, WantedSection]] = {}
+        self._users = UsersOnNodes()
 
     def checks(self) -> Iterable[Check]:
         """Whether jobs get the variables of their node."""
@@ -170,6 +172,7 @@ class NodeSettings(Controller):
         if self._looked_at == self._generation:
             return
         self._looked_at = self._generation
+        self._users.keep({machine.name for machine in self._journal.machines()})
         for machine in self._journal.machines():
             if machine.facts is not None and machine.phase in IN_SLURM:
                 self.offer(machine)
@@ -181,6 +184,8 @@ class NodeSettings(Controller):
         if kind not in self._made:
             self._made[kind] = made = sections(given, kind)
             self._wanted[kind] = {name: one.wanted for name, one in made.items()}
+            if SECTION in made:
+                self._users.sent_as(made[SECTION].wanted.digest)
         return self._made[kind]
 
     def _refresh(self) -> ClusterGiven:
@@ -195,6 +200,7 @@ class NodeSettings(Controller):
             self._made_from, self._last_head, self._last_accounts = settings, head, accounts
             self._given = given_by(settings, self._pools, head, accounts, *read)
             self._made, self._wanted = {}, {}
+            self._users.changed(accounts)
             self._generation += 1
         return self._given
 
@@ -202,6 +208,11 @@ class NodeSettings(Controller):
         """The digests of `of`."""
         self.of(machine)
         return self._wanted[NodeKind.of(machine, self._pod_providers)]
+
+    def has_user(self, machine: str, uid: int) -> bool:
+        """Whether a machine has a user as on the head; True for a number that no user of the cluster has."""
+        self._refresh()
+        return self._users.has(machine, uid)
 
     def of_arriving(self) -> Mapping[str, Mapping[str, WantedSection]]:
         """By machine that is being configured, what it should have."""
@@ -215,8 +226,12 @@ class NodeSettings(Controller):
     def offer(self, machine: Machine) -> None:
         """Send what its agent does not hold; nothing to an agent that is older than sections."""
         report = self._reports.current.get(machine.name)
-        if report is None or report.sections is None:
+        if report is None:
             return
+        if report.sections is None:
+            self._users.unknown_on(machine.name)
+            return
+        self._users.told(machine.name, report.sections.get(SECTION))
         names = to_send(self.wanted(machine), report.sections)
         if not names:
             self._agents.holds_sections(machine.name)

@@ -1,4 +1,4 @@
-"""Lets a job start as soon as its nodes are up: ends its PrologSlurmctld, which waits at a FIFO.
+"""Lets a job start as soon as its nodes are up and have its user: ends its PrologSlurmctld, which waits at a FIFO.
 
 slurmctld itself looks only every 30 s whether the nodes of a job are up. What waits is seen by the FIFOs that are
 there, so a restart of meshd or slurmctld meanwhile ends well. What would wait sees by a file that meshd touches whether
@@ -20,6 +20,7 @@ from typing import Protocol
 
 import structlog
 
+from meshd.codes import EventKind
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.controller import Controller
 from meshd.daemon.live_settings import LiveSettings
@@ -28,7 +29,7 @@ from meshd.errors import SlurmError
 from meshd.model.ids import slot_index
 from meshd.model.machine import IN_SLURM, Machine, Phase
 from meshd.model.observed import Fresh, SlurmView
-from meshd.plan.job_start import Starts, WaitingProlog, all_up, nodes_of, why_start
+from meshd.plan.job_start import Starts, WaitingProlog, all_up, nodes_of, user_of, why_start
 from meshd.runtime.clock import Clock
 from meshd.slurm.show import hostlist
 from meshd.store.journal import Journal
@@ -49,8 +50,12 @@ TIMEOUT_MARGIN_S = 10.0
 ASK_TIMEOUT_AFTER_S = 5.0
 """A job on nodes that are up must not wait for an answer of slurmctld."""
 TIMEOUT_KEPT_S = 60.0
+TOLD_AGAIN_S = 600.0
+"""A user who is missing on a machine is told of so seldom: each task of an array is a job."""
+TOLD_MAX = 1000
 
 _NAME = re.compile(r"(\d{1,10}(?:_\d{1,10})?)\.\d{1,10}")
+_UID = re.compile(r"\d{1,10}")
 _LONG_IN_SLURM = frozenset({Phase.READY, Phase.DRAINING})
 
 
@@ -62,11 +67,27 @@ class PrologSlurm(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class JobUsers:
+    """What is known of the users of jobs.
+
+    Attributes:
+        uid_of: the number of a user of the cluster by name; None for one who is none.
+        read_for: whether what is known of a number is as new as a job; see HeadAccounts.
+        has: whether a machine has the user with a number; True where no user of the cluster has it.
+    """
+
+    uid_of: Callable[[str], int | None]
+    read_for: Callable[[int, float], bool]
+    has: Callable[[str, int], bool]
+
+
 @dataclass(slots=True)
 class _Gate:
     since_s: float
     heard_s: float
     nodes: tuple[str, ...] = ()
+    uid: int | None = None
     up_since_s: float | None = None
     starts: Starts | None = None
     hurried: bool = False
@@ -84,6 +105,7 @@ class PrologGate(Controller):
         hurry: has Slurm read now.
         client: asks slurmctld how long a prolog may take.
         clock: time.
+        users: what is known of the users of jobs.
         user_id: who owns the FIFOs: SlurmUser, as which meshd runs too.
     """
 
@@ -99,17 +121,19 @@ class PrologGate(Controller):
         hurry: Callable[[], None],
         client: PrologSlurm,
         clock: Clock,
+        users: JobUsers,
         user_id: int | None = None,
     ) -> None:
         super().__init__(clock)
         self._user_id = os.getuid() if user_id is None else user_id
         self._directory = directory / DIRECTORY
         self._live, self._journal, self._agents = live, journal, agents
-        self._slurm, self._hurry, self._client = slurm, hurry, client
+        self._slurm, self._hurry, self._client, self._users = slurm, hurry, client, users
         self._gates: dict[str, _Gate] = {}
         self._limit_s = LIMIT_S
         self._limit_asked_s: float | None = None
         self._touched_s: float | None = None
+        self._told_s: dict[tuple[str, int], float] = {}
 
     @property
     def waiting(self) -> int:
@@ -117,13 +141,15 @@ class PrologGate(Controller):
         return len(self._gates)
 
     def heard(self, lines: Sequence[str]) -> None:
-        """Take what prologs told: `JOB.PID NODES`, every few seconds. A line of another form counts for nothing."""
+        """Take what prologs told: `JOB.PID NODES UID`, every few seconds. A line of another form counts for nothing."""
         for line in lines:
-            name, _, nodes = line.partition(" ")
+            name, nodes, uid = [*line.split(" ", 2), "", ""][:3]
             if _NAME.fullmatch(name) and (name in self._gates or len(self._gates) < WAITING_MAX):
                 now_s = self._clock.monotonic_s()
                 gate = self._gates.setdefault(name, _Gate(now_s, now_s))
                 gate.heard_s = now_s
+                if gate.uid is None and _UID.fullmatch(uid):
+                    gate.uid = int(uid)
                 with suppress(SlurmError):
                     gate.nodes = gate.nodes or (hostlist(nodes) if nodes else ())
         self.wake()
@@ -192,21 +218,56 @@ class PrologGate(Controller):
             named = {slot for slot in slots if slot in machines}
             return all(self._agents.knows(machines[slot].name, named - {slot}) for slot in named)
 
+        def have_user(slots: Sequence[str]) -> bool:
+            uid = self._uid(waiting, gate)
+            if uid is None:
+                return True
+            return self._users.read_for(uid, gate.since_s) and not self._lacking(uid, slots, machines)
+
         if gate.starts is None:
             gate.starts = why_start(
-                waiting, seen, now, is_slot=self._is_slot, is_ready=is_ready, know_each_other=know_each_other
-            )
+                waiting, seen, now, is_slot=self._is_slot, is_ready=is_ready, know_each_other=know_each_other,
+                have_user=have_user,
+            )  # fmt: skip
+        slots = [node for node in nodes_of(waiting, seen) if self._is_slot(node)]
         if gate.starts is None:
-            slots = [node for node in nodes_of(waiting, seen) if self._is_slot(node)]
             if gate.up_since_s is None and slots and isinstance(seen, Fresh) and all_up(slots, seen.value):
                 gate.up_since_s = now_s
             hurry, gate.hurried = not gate.hurried, True
             return hurry
         if self._open(name):
             log.debug("job_starts", job=waiting.job, why=gate.starts, waited_s=now_s - gate.since_s)
+            uid = self._uid(waiting, gate)
+            if gate.starts in (Starts.USER_LATE, Starts.LIMIT) and uid is not None:
+                self._tell(waiting.job, user_of(waiting, seen), uid, self._lacking(uid, slots, machines))
         elif gate.starts is Starts.GONE:
             self._remove(name)  # nobody is there: slurmctld kills the prolog of a job that is cancelled
         return False
+
+    def _uid(self, waiting: WaitingProlog, gate: _Gate) -> int | None:
+        """The number of the job's user, as its prolog told it, or by the name that Slurm shows; None: not known."""
+        if gate.uid is not None:
+            return gate.uid
+        name = user_of(waiting, self._slurm.current)
+        return self._users.uid_of(name) if name else None
+
+    def _lacking(self, uid: int, slots: Sequence[str], machines: Mapping[str, Machine]) -> list[Machine]:
+        """The machines of these slots that do not have the user."""
+        there = [machines[slot] for slot in slots if slot in machines]
+        return [machine for machine in there if not self._users.has(machine.name, uid)]
+
+    def _tell(self, job: str, user: str, uid: int, lacking: Sequence[Machine]) -> None:
+        """Write down which machines a job starts on although its user is not there."""
+        now_s = self._clock.monotonic_s()
+        self._told_s = {key: at_s for key, at_s in self._told_s.items() if now_s - at_s < TOLD_AGAIN_S}
+        for machine in lacking:
+            if (machine.name, uid) not in self._told_s and len(self._told_s) < TOLD_MAX:
+                self._told_s[machine.name, uid] = now_s
+                text = (
+                    f"job {job} starts, and {machine.slot} does not have the account of its user {user or uid} as on "
+                    f"the head: `meshctl logs {machine.slot}` says why"
+                )
+                self._journal.event(self._clock.now(), EventKind.ACCOUNTS, text, machine.name)
 
     def _open(self, name: str) -> bool:
         """Open the other side; False while the prolog is just between two looks."""

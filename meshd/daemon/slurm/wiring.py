@@ -10,7 +10,7 @@ from meshd.daemon.live_settings import LiveSettings
 from meshd.daemon.observe.source import Source
 from meshd.daemon.slurm.bell import Bell
 from meshd.daemon.slurm.power_saving_report import PowerSavingReporter
-from meshd.daemon.slurm.prolog_gate import PrologGate
+from meshd.daemon.slurm.prolog_gate import JobUsers, PrologGate
 from meshd.daemon.slurm.terminal_notes import TerminalNotes
 from meshd.daemon.waiting import WaitingJobs
 from meshd.model.observed import SlurmView
@@ -39,11 +39,12 @@ def build_head_programs(
     slurm: Source[SlurmView],
     client: SlurmClient,
     waiting: WaitingJobs,
+    users: JobUsers,
     clock: Clock,
 ) -> HeadProgramParts:
     """Build the parts. For the arguments see PrologGate and TerminalNotes."""
     directory = live.settings.cluster.socket.parent
-    gate = PrologGate(directory, live, journal, agents, slurm, slurm.hurry, client, clock)
+    gate = PrologGate(directory, live, journal, agents, slurm, slurm.hurry, client, clock, users)
     bell = Bell(directory, slurm.hurry, gate.heard, clock)
     reporter = PowerSavingReporter(live, slurm, client, bell.path)
     return HeadProgramParts((bell, gate, TerminalNotes(waiting, client, clock)), reporter)

@@ -50,7 +50,7 @@ def program(name: str, run_dir: Path, **settings: int) -> Path:
 
 def job(path: Path, **env: str) -> subprocess.Popen[bytes]:
     """As slurmctld starts it: without a PATH, in a process group of its own."""
-    values = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "h100-[1-2]", **env}
+    values = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "h100-[1-2]", "SLURM_JOB_UID": "1000", **env}
     return subprocess.Popen([path], env=values, start_new_session=True)
 
 
@@ -130,7 +130,7 @@ def test_a_prolog_that_comes_while_meshd_restarts_waits_for_it(run_dir: Path, li
 
         def heard() -> bool:
             with suppress(BlockingIOError):
-                return os.read(fd, 4096) == f"7.{process.pid} h100-[1-2]\n".encode()
+                return os.read(fd, 4096) == f"7.{process.pid} h100-[1-2] 1000\n".encode()
             return False
 
         until(heard)
@@ -191,7 +191,7 @@ def test_a_prolog_waits_until_meshd_opens_the_other_side(run_dir: Path, limit: P
         assert (gate.name, gate.stat().st_mode & 0o777) == (f"7.{process.pid}", 0o600)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
-        assert os.read(fd, 4096) == f"7.{process.pid} h100-[1-2]\n".encode()
+        assert os.read(fd, 4096) == f"7.{process.pid} h100-[1-2] 1000\n".encode()
         until(lambda: release(run_dir))
         assert process.wait(10) == 0
     assert gates(run_dir) == []
@@ -235,7 +235,18 @@ def test_a_list_of_nodes_that_does_not_fit_is_left_to_meshd(nodes: str, run_dir:
         until(lambda: bool(gates(run_dir)))
         until(lambda: release(run_dir))
         assert process.wait(10) == 0
-        assert os.read(fd, 8192) == f"7.{process.pid} \n".encode()
+        assert os.read(fd, 8192) == f"7.{process.pid}  1000\n".encode()
+
+
+@pytest.mark.parametrize("uid", ["", "-1", "1 2", "12345678901", "x"])
+def test_what_is_no_number_of_a_user_is_left_out(uid: str, run_dir: Path, limit: Path) -> None:
+    path = program("prolog-slurmctld", run_dir)
+    with bell(run_dir) as fd:
+        process = job(path, SLURM_JOB_UID=uid)
+        until(lambda: bool(gates(run_dir)))
+        until(lambda: release(run_dir))
+        assert process.wait(10) == 0
+        assert os.read(fd, 4096) == f"7.{process.pid} h100-[1-2] \n".encode()
 
 
 @pytest.mark.parametrize("name", ["", "x", "../7", "7 8"])

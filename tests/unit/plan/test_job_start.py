@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshd.model.observed import Fresh, Observation, SlurmJob, SlurmNode, SlurmView, Unavailable
-from meshd.plan.job_start import NAMES_WAIT, NOT_UP, Starts, WaitingProlog, why_start
+from meshd.plan.job_start import NAMES_WAIT, NOT_UP, USER_WAIT, Starts, WaitingProlog, user_of, why_start
 from tests.unit.worlds import NOW
 
 UP, BOOTS = ("ALLOCATED", "CLOUD"), ("ALLOCATED", "CLOUD", "POWERING_UP", "NOT_RESPONDING")
@@ -30,13 +30,14 @@ def why(
     up_s: float | None = None,
     ready: bool = False,
     names: bool = True,
+    user: bool = True,
 ) -> Starts | None:
     waiting = WaitingProlog(
         "7", nodes, NOW - timedelta(seconds=waited_s), None if up_s is None else NOW - timedelta(seconds=up_s), LIMIT
     )
     return why_start(
         waiting, slurm, NOW, is_slot=lambda name: name.startswith("h100-"), is_ready=lambda _: ready,
-        know_each_other=lambda _: names,
+        know_each_other=lambda _: names, have_user=lambda _: user,
     )  # fmt: skip
 
 
@@ -75,6 +76,23 @@ def test_names_are_waited_for_but_not_for_long() -> None:
     assert why(seen(UP), "h100-1", names=False) is Starts.UP, "one node needs no other's name"
 
 
+def test_the_user_is_waited_for_but_not_for_ever() -> None:
+    wait_s = USER_WAIT.total_seconds()
+    assert why(seen(UP), "h100-1", user=False) is None
+    assert why(seen(UP), "h100-1", user=False, up_s=wait_s - 0.1, waited_s=300) is None
+    assert why(seen(UP), "h100-1", user=False, up_s=wait_s, waited_s=300) is Starts.USER_LATE
+    assert why(seen(UP, UP), "h100-1", "h100-2", names=False, user=False, up_s=wait_s, waited_s=300) is Starts.USER_LATE
+    assert why(seen(UP), "h100-1", user=False, waited_s=3600) is Starts.LIMIT, "PrologEpilogTimeout may be shorter"
+    assert why(seen(), "own-1", user=False) is Starts.NO_SLOTS, "accounts on other nodes are not meshd's"
+
+
+def test_whose_job_it_is() -> None:
+    waiting = WaitingProlog("7", ("h100-1",), NOW, None, LIMIT)
+    assert user_of(waiting, seen(UP)) == "ann"
+    assert user_of(waiting, seen(UP, job="8")) == ""
+    assert user_of(waiting, Unavailable("no answer", NOW)) == ""
+
+
 def test_a_job_without_a_list_has_slurm_s() -> None:
     assert why(seen(UP, UP)) is Starts.UP
     assert why(seen(UP, BOOTS)) is None
@@ -98,13 +116,13 @@ def test_unknown_is_not_gone() -> None:
 
 @given(
     st.lists(st.sampled_from([UP, BOOTS, ("IDLE", "CLOUD", "POWERED_DOWN")]), min_size=1, max_size=4),
-    st.floats(0, 20), st.booleans(), st.booleans(), st.floats(0, 3599),
+    st.floats(0, 20), st.booleans(), st.booleans(), st.booleans(), st.floats(0, 3599),
 )  # fmt: skip
 def test_it_never_starts_as_up_on_a_node_that_is_not(
-    states: list[tuple[str, ...]], age_s: float, ready: bool, names: bool, waited_s: float
+    states: list[tuple[str, ...]], age_s: float, ready: bool, names: bool, user: bool, waited_s: float
 ) -> None:
     nodes = [f"h100-{n}" for n in range(1, len(states) + 1)]
-    found = why(seen(*states, age_s=age_s), *nodes, ready=ready, names=names, waited_s=waited_s)
+    found = why(seen(*states, age_s=age_s), *nodes, ready=ready, names=names, user=user, waited_s=waited_s)
     assert found in (None, Starts.UP)
     if found is Starts.UP:
-        assert all(words == UP for words in states)
+        assert user and all(words == UP for words in states)

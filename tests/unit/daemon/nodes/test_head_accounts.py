@@ -10,7 +10,7 @@ import pytest
 from meshd.accounts.reader import AccountsReader
 from meshd.codes import ProblemCode
 from meshd.config import UsersSettings
-from meshd.daemon.nodes.head_accounts import FILE, READ_S, HeadAccounts
+from meshd.daemon.nodes.head_accounts import FILE, FRESH_S, KNOWN_WAIT_S, READ_S, HeadAccounts
 from tests.clocks import HandClock
 from tests.live import live_settings
 from tests.unit.accounts.test_reader import ANNA, CLEO, ROOT, Getent
@@ -137,3 +137,61 @@ async def test_left_out(getent: Getent) -> None:
     room = Room(getent)
     await room.accounts.reconcile()
     assert await room.doctor() == ("warn", ProblemCode.ACCOUNTS_LEFT_OUT)
+
+
+async def test_what_is_known_is_as_new_as_a_job(getent: Getent) -> None:
+    room = Room(getent)
+
+    def read_for(uid: int, age_s: float = 0.0) -> bool:
+        return room.accounts.read_for(uid, room.clock.monotonic_s() - age_s)
+
+    assert not read_for(1001), "nothing was read yet"
+    await room.accounts.reconcile()
+    assert read_for(1001) and read_for(0) and read_for(65534)
+    room.clock.t_s += FRESH_S
+    assert read_for(1002), "it was read a moment ago: nobody has this number"
+    (getent.etc / "passwd").write_text(ROOT + ANNA + "ben:x:1002:1002::/home/ben:/bin/sh\n")
+    assert not read_for(1002) and not read_for(1001)
+    assert read_for(0) and read_for(1001, KNOWN_WAIT_S), "a system account never waits, a known one not for long"
+    await room.accounts.reconcile()
+    assert read_for(1002) and read_for(1001)
+    assert (room.accounts.uid_of("ben"), room.accounts.uid_of("root")) == (1002, None)
+
+
+async def test_a_directory_service_is_asked_for_the_user_of_a_job(getent: Getent) -> None:
+    room = Room(getent)
+    await room.accounts.reconcile()
+    asked = len(getent.asked)
+    room.clock.t_s += FRESH_S + 1
+    getent.service["passwd"] = CLEO
+    since_s = room.clock.monotonic_s()
+    assert room.accounts.read_for(1001, since_s), "who is known does not wait"
+    await room.accounts.reconcile()
+    assert len(getent.asked) == asked
+    uid = int(CLEO.split(":")[2])
+    assert not room.accounts.read_for(uid, since_s)
+    await room.accounts.reconcile()
+    assert room.accounts.read_for(uid, since_s) and room.names() == ["anna", "cleo"]
+    asked = len(getent.asked)
+    assert room.accounts.read_for(2000, since_s), "nobody has it: it is not asked for again"
+    await room.accounts.reconcile()
+    assert len(getent.asked) == asked
+
+
+async def test_accounts_that_cannot_be_read_hold_no_job_up(getent: Getent) -> None:
+    room = Room(getent)
+    await room.accounts.reconcile()
+    (getent.etc / "passwd").write_text("")
+    await room.accounts.reconcile()
+    assert room.codes() == [ProblemCode.ACCOUNTS_UNREADABLE]
+    assert room.accounts.read_for(1001, room.clock.monotonic_s())
+
+
+async def test_the_same_accounts_are_the_same_object(getent: Getent) -> None:
+    """What is made from them is not made again every READ_S."""
+    room = Room(getent)
+    await room.accounts.reconcile()
+    before = room.accounts.current
+    room.clock.t_s += READ_S
+    await room.accounts.reconcile()
+    assert room.accounts.current is before and room.changes == 1

@@ -10,11 +10,12 @@ import pytest
 from pydantic import ValidationError
 
 from meshd.api.node_schema import FaultIn, PollIn, ResultIn, SectionIn
-from meshd.config import MlflowSettings, PoolSettings
+from meshd.config import MlflowSettings, PoolSettings, UsersSettings
 from meshd.daemon.agents import SECTION_AGAIN_S, AgentQueues
 from meshd.daemon.nodes.node_settings import NodeSettings
 from meshd.model.machine import Phase
 from meshd.model.node_settings import SectionState
+from meshd.plan.accounts import Accounts, User
 from meshd.plan.node_settings import MLFLOW_URI
 from tests.live import live_settings
 from tests.node_room import node_parts
@@ -33,9 +34,10 @@ class Room(Small):
         self.live = live_settings(pools={"h100": PoolSettings(gpu="h100", env={"A": "1"})})
         self.queues = AgentQueues()
         self.head, self.task_prolog = "100.64.0.1", ""
+        self.accounts: Accounts | None = None
         self.node_settings = NodeSettings(
             self.live, self.journal, self.queues, self.reports, self.clock, {}, head=lambda: self.head,
-            task_prolog=self.asked,
+            task_prolog=self.asked, accounts=lambda: self.accounts,
         )  # fmt: skip
         self.service = node_parts(
             self.machine_store, live=self.live, agents=self.queues, reports=self.reports,
@@ -187,3 +189,23 @@ def test_what_a_node_says_of_its_sections_has_bounds(wrong: dict[str, Any]) -> N
     with pytest.raises(ValidationError):
         PollIn.model_validate(wrong)
     assert SectionState("applied") is SectionState.APPLIED
+
+
+async def test_a_machine_has_a_user_when_its_agent_says_so(room: Room) -> None:
+    users = tuple(User(name, uid, uid, "", f"/home/{name}", "/bin/sh") for name, uid in (("ann", 1000), ("ben", 1001)))
+    room.accounts = Accounts(users[:1])
+    await room.poll(room.digest)
+    old = room.node_settings.wanted(READY)["accounts"].digest
+    room.accounts = Accounts(users)
+    assert not room.node_settings.has_user(READY.name, 1001), "at once, also where nothing was sent yet"
+    assert room.node_settings.has_user(READY.name, 1000) and room.node_settings.has_user(READY.name, 2000)
+    held = {
+        name: SectionIn(digest=one.digest, state="applied") for name, one in room.node_settings.wanted(READY).items()
+    }
+    for digest, state, has in ((old, "applied", False), (held["accounts"].digest, "working", False),
+                               (held["accounts"].digest, "failed", False), (held["accounts"].digest, "applied", True),
+                               (held["accounts"].digest, "working", True)):  # fmt: skip
+        await room.poll(None, sections={**held, "accounts": SectionIn(digest=digest, state=state)})
+        assert room.node_settings.has_user(READY.name, 1001) is has
+    room.live.settings = room.live.settings.model_copy(update={"users": UsersSettings(image_accounts="keep")})
+    assert room.node_settings.has_user(READY.name, 1001), "another digest of the same accounts"

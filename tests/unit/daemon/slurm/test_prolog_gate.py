@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from meshd.codes import EventKind
 from meshd.config import PoolSettings
 from meshd.daemon.agents import AgentQueues
 from meshd.daemon.slurm.bell import Bell
-from meshd.daemon.slurm.prolog_gate import ALLOWED, LOOK_S, SILENT_S, TOUCH_S, PrologGate
+from meshd.daemon.slurm.prolog_gate import ALLOWED, LOOK_S, SILENT_S, TOUCH_S, JobUsers, PrologGate
 from meshd.errors import SlurmError
 from meshd.model.machine import Phase
 from meshd.model.observed import Fresh, SlurmJob, SlurmNode, SlurmView
@@ -42,15 +43,24 @@ class World:
         self.slurm: Any = SimpleNamespace(current=None)
         self.hurried = 0
         self.timeout_s: float | None = None
+        self.read, self.lacks = True, set[tuple[str, int]]()
+        self.asked = list[int]()
         self.shows(BOOTS, BOOTS)
         pool = PoolSettings(gpu="h100", gpus_per_node=8, max_nodes=4)
         self.gate = PrologGate(
             directory, live_settings(pools={"h100": pool}), self.journal, self.agents, self.slurm, self.hurry, self,
-            clock,
+            clock, self.users(),
         )  # fmt: skip
 
     def hurry(self) -> None:
         self.hurried += 1
+
+    def users(self) -> JobUsers:
+        return JobUsers({"ann": 1000}.get, self.read_for, lambda name, uid: (name, uid) not in self.lacks)
+
+    def read_for(self, uid: int, since_s: float) -> bool:
+        self.asked.append(uid)
+        return self.read
 
     async def prolog_timeout_s(self) -> float | None:
         return self.timeout_s
@@ -173,6 +183,64 @@ async def test_names_are_waited_for_for_some_seconds(world: World) -> None:
     os.close(fd)
 
 
+async def job_of_new_user(world: World, line: str) -> int:
+    """A job on a machine that does not have its user; the reader of its FIFO."""
+    one = machine(Phase.READY, index=1)
+    world.journal.put(one, "phase", "as it is", NOW)
+    world.shows(UP)
+    world.lacks = {(one.name, 1000)}
+    await world.gate.reconcile()
+    fd = fifo(world, "7.100")
+    world.gate.heard([line])
+    await world.gate.reconcile()
+    return fd
+
+
+@pytest.mark.parametrize("told", ["h100-1 1000", " 1000", "h100-1", "h100-1 x", "h100-1 ", ""])
+async def test_a_job_waits_until_its_machine_has_its_user(world: World, told: str) -> None:
+    """Who it is says the prolog; of one that does not, Slurm."""
+    fd = await job_of_new_user(world, f"7.100 {told}")
+    assert not ended(fd)
+    world.read, world.lacks = False, set()
+    await world.gate.reconcile()
+    assert not ended(fd), "the head's accounts are not read yet"
+    world.read = True
+    await world.gate.reconcile()
+    assert ended(fd) and set(world.asked) == {1000}
+    os.close(fd)
+
+
+@pytest.mark.parametrize("timeout_s", [None, 40.0])
+async def test_a_job_whose_machine_does_not_get_its_user_starts_and_it_is_told_once(
+    world: World, timeout_s: float | None
+) -> None:
+    """After a minute, or when slurmctld ends the wait."""
+    world.timeout_s = timeout_s
+    fd = await job_of_new_user(world, "7.100 h100-1 1000")
+    for _ in range(29 if timeout_s else 59):
+        world.gate.heard(["7.100 h100-1 1000"])
+        world.shows(UP)
+        await world.gate.reconcile()
+        assert not ended(fd)
+        world.clock.t_s += 1
+    world.clock.t_s += 1
+    await world.gate.reconcile()
+    assert ended(fd)
+    os.close(fd)
+    events = world.journal.events()
+    assert [one.machine for one in events if one.kind == EventKind.ACCOUNTS] == [machine(Phase.READY, index=1).name]
+    second = fifo(world, "8.100")
+    world.gate.heard(["8.100 h100-1 1000"])
+    for _ in range(62):
+        world.gate.heard(["8.100 h100-1 1000"])
+        world.shows(UP, job="8")
+        await world.gate.reconcile()
+        world.clock.t_s += 1
+    assert ended(second)
+    os.close(second)
+    assert len(world.journal.events()) == len(events)
+
+
 async def test_a_job_on_ready_machines_starts_by_what_slurm_said_before(world: World) -> None:
     world.journal.put(machine(Phase.READY, index=1), "phase", "as it is", NOW)
     world.shows(UP)
@@ -244,6 +312,7 @@ async def test_a_directory_that_is_gone_is_told(world: World) -> None:
         world.hurry,
         world,
         world.clock,
+        world.users(),
     )
     with pytest.raises(SlurmError):
         await world.gate.reconcile()
