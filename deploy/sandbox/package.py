@@ -34,6 +34,13 @@ async def ensure_wheels(suite: str = "trixie") -> Path:
     return await cache.ensure("wheels-package", suite, key, build)
 
 
+async def build_words(checkout: Path, output: Path, suite: str = "trixie") -> list[str | Path]:
+    """The command that builds the package of a checkout, for the python3 of a suite, without a network."""
+    folder, python = await ensure_wheels(suite), wheels.image_python(await ensure_base(suite))
+    builder = checkout / "deploy/package/build"
+    return [builder, "--pythons", python, "--wheels", folder, "--output", output]
+
+
 async def build(checkout: Path, output: Path, suite: str = "trixie") -> Path:
     """The package of a checkout, for the python3 of a suite.
 
@@ -45,8 +52,5 @@ async def build(checkout: Path, output: Path, suite: str = "trixie") -> Path:
     Raises:
         CommandError: the build failed.
     """
-    folder, python = await ensure_wheels(suite), wheels.image_python(await ensure_base(suite))
-    builder = checkout / "deploy/package/build"
-    words: list[str | Path] = [builder, "--pythons", python, "--wheels", folder, "--output", output]
-    done = await proc.run(words, timeout_s=_BUILD_TIMEOUT_S)
+    done = await proc.run(await build_words(checkout, output, suite), timeout_s=_BUILD_TIMEOUT_S)
     return Path(done.text.splitlines()[-1].removeprefix("meshd: ").partition(",")[0])

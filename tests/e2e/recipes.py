@@ -25,6 +25,8 @@ TYPED = """\
 state=/tmp/typed-{who}
 if [ -e "$state" ]; then
     if [ {who} = "$(id -un)" ]; then . "$state"; cd "$PWD"; else cd "$(cat "$state-cwd")"; fi
+else
+    cd ~{who}
 fi
 if [ {who} = "$(id -un)" ]; then
     trap 'status=$?; pwd >"$state-cwd"; declare -p | grep -v "^declare -[a-zA-Z]*r" >"$state"; exit $status' EXIT

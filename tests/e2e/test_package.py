@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,9 +21,13 @@ from deploy.sandbox.cluster import Cluster, ClusterOptions
 from deploy.sandbox.headmachine import CGROUP_CONF, CHECKOUT, SLURM_CONF, Head
 from meshd import __version__
 from meshd.store.migrations import MIGRATIONS
+from tests import documents
+from tests.documents import Block
 from tests.e2e.lab import QUICK, SLURM, USER, WAIT_FOR_WORD, Lab
 from tests.e2e.packages import APT_TIMEOUT_S, apt, unit
-from tests.here import copy_of_checkout
+from tests.e2e.pages import APT_ANSWERS, APT_CONF, WALKER
+from tests.e2e.recipes import EDITS, Person, instead
+from tests.here import Here, copy_of_checkout
 
 pytestmark = [
     pytest.mark.e2e,
@@ -31,6 +37,9 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
 ]
 
+BUILD = "deploy/package/build"
+VENV, KEPT_VENV = "/opt/meshd/venv", "/root/venv"
+HOME = f"/home/{WALKER}"
 NEWER = "0.999.0"
 FORM = len(MIGRATIONS)
 UNITS = "/usr/lib/systemd/system"
@@ -60,6 +69,18 @@ class Packaged:
         return await apt(self.lab.head, *words, check=check)
 
 
+def installing() -> Block:
+    """How README.md has it installed."""
+    (block,) = documents.share(__file__, "README.md")
+    return block
+
+
+def operations() -> tuple[Block, Block, Block, Block]:
+    """What docs/operations.md has typed here: wheels, the way back, removing, purging."""
+    wheels, back, remove, purge = documents.share(__file__, "docs/operations.md")
+    return wheels, back, remove, purge
+
+
 @dataclass(frozen=True)
 class Files:
     """Packages of today's meshd, and of its next version."""
@@ -71,8 +92,13 @@ class Files:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     output = tmp_path_factory.mktemp("dist")
-    this = await package.build(CHECKOUT, output)
-    return Files(this, await package.build(checkout_of_newer(tmp_path_factory.mktemp("newer")), output))
+    newer = await package.build(checkout_of_newer(tmp_path_factory.mktemp("newer")), output)
+    words = {BUILD: " ".join(map(str, await package.build_words(CHECKOUT, output)))}
+    here = Here(tmp_path_factory.mktemp("typed"), words=words, timeout_s=300)
+    build, *_ = installing().typed()
+    await asyncio.to_thread(here.type, installing(), build)
+    (this,) = output.glob(f"meshd_{__version__}_*.deb")
+    return Files(this, newer)
 
 
 @asynccontextmanager
@@ -103,6 +129,7 @@ async def by_hand(files: Files) -> AsyncIterator[tuple[Lab, str]]:
     """A cluster on whose head the installer has put meshd; and the package, which lies there."""
     async with new_cluster("pi") as cluster:
         head = cluster.head
+        await head.run("cp", "-a", VENV, KEPT_VENV)
         await head.install()
         await head.configure(cluster.head_options())
         await head.start()
@@ -113,16 +140,46 @@ async def by_hand(files: Files) -> AsyncIterator[tuple[Lab, str]]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def packaged(files: Files) -> AsyncIterator[Packaged]:
     async with new_cluster("pk") as cluster:
-        head, wanted = cluster.head, cluster.head_options()
+        head = cluster.head
         await head.shell("rm -rf /opt/meshd")  # what the image has for the installer
         at = Packaged(Lab(cluster), files.this, await put(head, files.this), await put(head, files.newer))
-        await at.apt("install", at.this)
-        assert (await head.run("systemctl", "is-active", "meshd", check=False)).text == "inactive"
-        assert (await head.run("systemctl", "is-enabled", "meshd", check=False)).text == "disabled"
-        await head.configure(wanted)
-        await head.start()
+        await install_as_readme_says(at)
         await head.run("useradd", "--create-home", USER)
         yield at
+
+
+async def install_as_readme_says(at: Packaged) -> None:
+    """Type the block, on a head that has Slurm, munge and tailscale."""
+    lab, head, wanted = at.lab, at.lab.head, at.lab.cluster.head_options()
+    await head.prepare_slurm(wanted)
+    await head.write(APT_CONF, APT_ANSWERS)
+    await head.run("useradd", "--create-home", "--shell", "/bin/bash", WALKER)
+    await head.shell(f"mkdir {HOME}/dist; cp {at.this} {HOME}/dist; chown -R {WALKER}: {HOME}")
+    keys = {name: f"/run/typed-keys/{name}" for name in ("tailscale/auth_key", "lambda/api_key")}
+    for name, file in keys.items():
+        await head.write(file, wanted.credentials.get(name, "none"), "0600")
+    words = {f"KEYFILE /etc/meshd/credentials/{name}": f"{file} /etc/meshd/credentials/{name}"
+             for name, file in keys.items()}  # fmt: skip
+
+    async def first(command: str) -> None:
+        if command.startswith("sudo editor"):
+            for state in ("active", "enabled"):
+                assert (await head.run("systemctl", f"is-{state}", "meshd", check=False)).returncode != 0
+            await head.run("usermod", "-aG", "meshd", WALKER)
+            for name in wanted.credentials.keys() - keys.keys():
+                await head.write(f"/etc/meshd/credentials/{name}", wanted.credentials[name], "0600")
+            await head.write(EDITS, wanted.settings)
+            await head.write("/etc/meshd/meshd.toml", "")  # the editor only adds
+        if command.startswith("meshctl config"):  # init names these
+            await head.run("systemctl", "restart", "munge", "slurmctld")
+
+    _, *commands = installing().typed()
+    await person(lab).block(installing(), commands, instead=instead(words), first=first, timeout_s=APT_TIMEOUT_S)
+
+
+def person(lab: Lab) -> Person:
+    """Who types."""
+    return Person(lab, WALKER)
 
 
 def site_conf(head: Head) -> str:
@@ -203,6 +260,30 @@ async def test_it_takes_a_head_over_from_the_installer_and_leaves_one_that_compu
     assert (await head.run("systemctl", "is-enabled", "slurmd", check=False)).text == enabled
     assert (await head.run("systemctl", "is-active", "slurmd", check=False)).text == "inactive"
 
+    # Once more by the installer, which takes away what it has put there.
+    await head.shell(f"mkdir -p {VENV}; cp -a {KEPT_VENV}/. {VENV}")  # there is no package index here
+    await head.install()
+    _, _, remove, _ = operations()
+    _, by_installer = remove.typed()
+    await head.run("useradd", "--create-home", "--shell", "/bin/bash", WALKER)
+    await person(lab).block(remove, [by_installer])
+    left = await head.shell("ls -d /etc/meshd/meshd.toml /opt/meshd /usr/local/bin/meshctl /etc/systemd/system/meshd* "
+                            "2>/dev/null || true")  # fmt: skip
+    assert left == "/etc/meshd/meshd.toml"
+
+
+async def test_wheels_are_downloaded_as_the_page_says(tmp_path: Path) -> None:
+    block, *_ = operations()
+    folder = tmp_path / "wheels"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    here = Here(tmp_path, words={"-d DIR": f"-d {folder}"}, env={"PATH": path}, timeout_s=600)
+    await asyncio.to_thread(here.block, block)
+    locks = re.findall(r"-r (\S+)", next(block.typed()).command)
+    wanted = {line.partition("==")[0] for lock in locks for line in (CHECKOUT / lock).read_text().splitlines()
+              if "==" in line}  # fmt: skip
+    there = {wheel.name.partition("-")[0].lower().replace("_", "-") for wheel in folder.glob("*.whl")}
+    assert {name.lower().replace("_", "-").replace(".", "-") for name in wanted} == there
+
 
 async def test_the_same_checkout_gives_the_same_package(packaged: Packaged, tmp_path: Path) -> None:
     again = await package.build(CHECKOUT, tmp_path)
@@ -253,13 +334,16 @@ async def test_its_whole_life(packaged: Packaged, figure: Callable[[str], None])
     assert f"meshctl restore /var/lib/meshd/journal.db.form-{FORM}" in words
     assert NEWER in (await head.run("meshctl", "version")).text
     assert (await head.run("systemctl", "is-active", "meshd")).text == "active"
-    await head.run("systemctl", "stop", "meshd")
-    told = await lab.meshctl("restore", "--yes", f"/var/lib/meshd/journal.db.form-{FORM}")
-    assert told.returncode == 0, told.stderr.decode()
-    await packaged.apt("install", "--allow-downgrades", packaged.this)
-    refused = await lab.meshctl("restore", "--yes", "/root/newer.tar")
-    assert refused.returncode == 1 and f"form {FORM + 1}" in refused.stderr.decode()
-    await head.run("systemctl", "start", "meshd")
+
+    async def first(command: str) -> None:
+        if command == "sudo systemctl start meshd":
+            refused = await lab.meshctl("restore", "--yes", "/root/newer.tar")
+            assert refused.returncode == 1 and f"form {FORM + 1}" in refused.stderr.decode()
+
+    _, back, remove, purge = operations()
+    former = {"form-N": f"form-{FORM}", "./meshd_FORMER_ARCH.deb": packaged.this}
+    await head.write(EDITS, "")
+    await person(lab).block(back, instead=instead(former), first=first, timeout_s=APT_TIMEOUT_S)
     assert __version__ in (await head.run("meshctl", "version")).text
     await goes_on()
 
@@ -290,6 +374,8 @@ async def test_its_whole_life(packaged: Packaged, figure: Callable[[str], None])
     await lab.inside(machine, "touch", f"/tmp/end-{job}")
     await lab.completed(job)
     await lab.scale(0)
-    words = await packaged.apt("purge", "meshd")
+    by_apt, _ = remove.typed()
+    typed = [*await person(lab).block(remove, [by_apt]), *await person(lab).block(purge)]
+    words = "\n".join(one.output for one in typed)
     figure(f"told: {[line for line in words.splitlines() if line.startswith('meshd:')]}")
     await nothing_of_meshd(head)
