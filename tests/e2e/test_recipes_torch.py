@@ -12,10 +12,11 @@ import pytest
 import pytest_asyncio
 
 from deploy.sandbox.clouds.host import BootDefaults
+from tests import documents
 from tests.e2e.lab import Lab
 from tests.e2e.mlflow import Server, mlflow
 from tests.e2e.pods import PROGRAMS
-from tests.e2e.recipes import Person
+from tests.e2e.recipes import Person, instead
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(900)]
 
@@ -91,6 +92,13 @@ async def test_the_walk_from_login_to_a_training_run_that_loses_a_node(
     steps = [int(one["step"]) for one in json.loads((await campus.server.call(path))[1])["metrics"]]
     assert sorted(set(steps)) == list(range(20, LAST_STEP, 20)), "from before and after the loss of the node"
     figure(f"from login to the end of the training: {time.monotonic() - began:.1f} s")
+
+
+async def test_more_is_installed_into_the_environment(campus: Campus) -> None:
+    """Another package than PyTorch: what stands for PyPI here does not have that."""
+    (block,) = documents.share(__file__, "recipes/README.md")
+    await campus.student.block(block, instead=instead({"install torch": "install submitit"}))
+    await campus.student.type("~/env/bin/python -c 'import submitit'")
 
 
 @pytest.mark.nightly
