@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, overload
+from urllib.parse import urlencode
 
-import aiohttp
 from pydantic import ValidationError
 
 from meshd.api.endpoints import A, Endpoint, R
 from meshd.api.schema import ErrorView, Request
 from meshd.cli.errors import CliError, ExitCode, UnreachableError
+from meshd.cli.wire import Broken, Unconnected, Wire
 
 Query: TypeAlias = Sequence[tuple[str, str]]
 
 TIMEOUT_S = 60.0
-_CONNECT_TIMEOUT_S = 5.0
 _CODES = {400: ExitCode.USAGE, 404: ExitCode.USAGE, 403: ExitCode.DENIED, 504: ExitCode.TIMED_OUT}
 
 
@@ -28,17 +29,15 @@ class HeadClient:
     def __init__(self, socket: Path, *, timeout_s: float = TIMEOUT_S) -> None:
         self.socket = socket
         self._timeout_s = timeout_s
-        self._session: aiohttp.ClientSession | None = None
+        self._wire = Wire(socket)
 
     async def __aenter__(self) -> HeadClient:
-        self._session = aiohttp.ClientSession("http://meshd", connector=aiohttp.UnixConnector(path=str(self.socket)))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
+        self._wire.close()
 
     @overload
     async def call(self, endpoint: Endpoint[None, A]) -> A: ...
@@ -60,27 +59,23 @@ class HeadClient:
         return await self._ask(endpoint, (), body, timeout_s)
 
     async def _ask(self, endpoint: Endpoint[Any, A], query: Query, body: str | None, timeout_s: float) -> A:
-        assert self._session is not None
-        timeout = aiohttp.ClientTimeout(total=timeout_s, connect=min(_CONNECT_TIMEOUT_S, timeout_s))
-        headers = {"Content-Type": "application/json"} if body is not None else None
+        target = endpoint.path + (f"?{urlencode(query)}" if query else "")
         try:
-            async with self._session.request(
-                endpoint.method, endpoint.path, params=list(query), data=body, headers=headers, timeout=timeout
-            ) as response:
-                text = await response.text()
-                status = response.status
-        except aiohttp.ClientConnectorError as error:
-            raise _cannot_connect(self.socket, error.os_error) from error
+            async with asyncio.timeout(timeout_s):
+                status, answer = await self._wire.request(endpoint.method, target, body.encode() if body else None)
+        except Unconnected as error:
+            raise _cannot_connect(self.socket, error.fault) from error
         except TimeoutError as error:
             raise UnreachableError(
                 f"meshd did not answer on {self.socket} within {timeout_s:g} s" + _may_have_happened(body),
                 "see `systemctl status meshd` and `journalctl -u meshd`",
             ) from error
-        except aiohttp.ClientError as error:
+        except Broken as error:
             raise UnreachableError(
                 f"meshd ended the connection on {self.socket} before it answered" + _may_have_happened(body),
                 "it may be restarting: see `systemctl status meshd`, then try again",
             ) from error
+        text = answer.decode("utf-8", "replace")
         if status != 200:
             raise _refused(status, text)
         return self._read(text, endpoint.answer)
