@@ -133,10 +133,16 @@ class TopApp(App[None]):
         self._short.display = bool(board.status and board.status.problems) and self._tab != "problems"
         self._problems.update(problems(board.status))
         self._pools.show(tables.pools(board), width)
-        for name, lines in (("nodes", tables.nodes(board)), ("jobs", tables.jobs(board))):
-            shown = tables.select(lines, words=self._words[name], order=self._order[name])
-            self._tables[name].show(shown, width)
-            self._title(name, len(shown), len(lines))
+        there = {"nodes": len(board.machines), "jobs": len(board.jobs.jobs) if board.jobs else 0}
+        for name, make in (("nodes", tables.nodes), ("jobs", tables.jobs)):
+            count = there[name]
+            # A thousand lines that nobody sees would take as long as those that somebody does.
+            if name == self._tab or self._words[name]:
+                shown = tables.select(make(board), words=self._words[name], order=self._order[name])
+                count = len(shown)
+                if name == self._tab:
+                    self._tables[name].show(shown, width)
+            self._title(name, count, there[name])
 
     def _title(self, name: str, shown: int, there: int) -> None:
         more = [f"{shown} of {there} with {self._words[name]!r}"] if self._words[name] else [f"{there}"]
@@ -165,9 +171,13 @@ class TopApp(App[None]):
     def action_tab(self, name: str) -> None:
         """Open a tab."""
         self._tabs.active = f"tab-{name}"
-        self._short.display = bool(self.board.status and self.board.status.problems) and name != "problems"
         if name in self._tables:
             self._tables[name].focus()
+
+    def on_tabbed_content_tab_activated(self, _event: TabbedContent.TabActivated) -> None:
+        """By a key or by a click."""
+        if self.board.status is not None:
+            self.draw()
 
     def on_data_table_row_selected(self, _event: LiveTable.RowSelected) -> None:
         """Enter, or a click on the line under the cursor."""
