@@ -182,7 +182,8 @@ def test_what_is_half_done_ends_before_it_is_taken_back(root: Path, accepted: bo
     """Whoever closes the terminal: an agent that went on enrolling would be one of a machine without it."""
     agent = f"fetch_agent() {{ echo $$ >{root}/began; exec sleep 60; }}\npython3() {{ echo agent; }}"
     process = subprocess.Popen(
-        ["dash", "-c", text(root, f"{JOINS}\n{agent}\nmain")],
+        # A run of tests behind nohup ignores SIGHUP, and a shell cannot trap what it was born to ignore.
+        ["env", "--default-signal=HUP", "dash", "-c", text(root, f"{JOINS}\n{agent}\nmain")],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     while not (root / "began").exists():
