@@ -15,6 +15,7 @@ An image is a stack of directories, topmost first, which overlayfs joins when a 
     [s6]        the packages of a pod that the base lacks (images of the name SUITE-pod)
     [torch]     PyTorch, Open MPI, a C compiler, crun, umoci and skopeo (images of the name SUITE-torch or
                 SUITE-torch-pod)
+    [podman]    podman (images of the name SUITE-podman)
     base        Debian of one suite with systemd, cloud-init, Slurm and munge
 
 The image SUITE-stock-pod has nothing of that. It is like those that a cloud offers: a small Debian with Python.
@@ -46,6 +47,9 @@ SUITES = ("trixie", "bookworm")
 
 TORCH = "-torch"
 """What the name of an image ends with that also has `TORCH_PACKAGES`."""
+
+PODMAN = "-podman"
+"""What the name of an image ends with that also has `PODMAN_PACKAGES`."""
 
 POD = "-pod"
 """What the name of a pod's image ends with."""
@@ -83,6 +87,9 @@ TORCH_PACKAGES = (
 )
 """What the recipes need on nodes: PyTorch; Open MPI, and a compiler for it; a runtime for containers, and what fetches
 and unpacks images."""
+
+PODMAN_PACKAGES = ("podman", "uidmap")
+"""What a job needs that starts podman; it also builds images."""
 
 _HERE = Path(__file__).resolve().parent
 _IMAGE = _HERE / "image"
@@ -209,8 +216,8 @@ class MachineImage:
 
 
 async def image_by_name(name: str) -> MachineImage:
-    """The image that a machine's spec names: one of `SUITES`, with or without `TORCH`, `POD` or both, or `UML`, or
-    `PLAIN`, or `STOCK`; or of a head: `HEAD`, with or without `UML`, or `HEAD_MLFLOW`.
+    """The image that a machine's spec names: one of `SUITES`, with or without `TORCH`, `POD` or both, or `PODMAN`, or
+    `UML`, or `PLAIN`, or `STOCK`; or of a head: `HEAD`, with or without `UML`, or `HEAD_MLFLOW`.
 
     Raises:
         ValueError: there is no such image.
@@ -236,15 +243,17 @@ async def ensure_image(name: str) -> MachineImage:
     """
     pod, rest = name.endswith(POD), name.removesuffix(POD)
     stock = pod and rest.endswith(STOCK)
-    suite = rest.removesuffix(STOCK) if stock else rest.removesuffix(TORCH)
+    podman = not pod and rest.endswith(PODMAN)
+    suite = rest.removesuffix(STOCK if stock else PODMAN if podman else TORCH)
     if suite not in SUITES:
-        ends = f"{TORCH}, {POD}, {TORCH}{POD} or {STOCK}{POD}"
+        ends = f"{TORCH}, {POD}, {TORCH}{POD}, {STOCK}{POD} or {PODMAN}"
         raise ValueError(f"no image {name!r}: there are {', '.join(SUITES)}, each also with {ends} appended")
     if stock:
         layers = (await _ensure_stock_config(), await _ensure_hardware(), await ensure_stock(suite))
         return MachineImage(name, layers, entrypoint=_STOCK_ENTRYPOINT, command=_STOCK_COMMAND)
     base = await ensure_base(suite)
-    more = () if suite == rest else (await ensure_torch_layer(suite),)
+    add = ensure_podman_layer if podman else ensure_torch_layer
+    more = () if suite == rest else (await add(suite),)
     stand_ins = (await _ensure_hardware(), await gotools.ensure_tailscale())
     if not pod:
         own = (await _ensure_config(), await _ensure_share(), *stand_ins, await ensure_programs_layer(suite))
@@ -449,6 +458,11 @@ async def _ensure_stock_config() -> Path:
 async def ensure_torch_layer(suite: str) -> Path:
     """The layer that `TORCH_PACKAGES` and what they depend on make over the base of a suite."""
     return await _ensure_packages(suite, TORCH, TORCH_PACKAGES)
+
+
+async def ensure_podman_layer(suite: str) -> Path:
+    """The layer that `PODMAN_PACKAGES` and what they depend on make over the base of a suite."""
+    return await _ensure_packages(suite, PODMAN, PODMAN_PACKAGES)
 
 
 async def ensure_oci_image(suite: str, *, torch: bool = False) -> Path:

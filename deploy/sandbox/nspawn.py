@@ -16,7 +16,7 @@ from pathlib import Path
 from deploy.sandbox import hardware, pods, proc, uml
 from deploy.sandbox.cgroup import MachineGroups
 from deploy.sandbox.hypervisor import MachineSpec
-from deploy.sandbox.images import MachineImage
+from deploy.sandbox.images import PODMAN, MachineImage
 from deploy.sandbox.network import Network, Port
 from deploy.sandbox.processes import PidFolder, ProcessId, children, innermost_pid, program_of, wait_gone
 
@@ -338,12 +338,14 @@ class NspawnHypervisor:
         """The launcher of a machine that boots, and nspawn's command line."""
         gpus = hardware.visible_gpus(spec)
         devices = hardware.gpu_devices(spec)
+        # It refuses openat2, by which newuidmap opens files: its flags could ask for a sync. podman starts newuidmap.
+        no_sync = [] if spec.image.endswith(PODMAN) else ["--suppress-sync=yes"]
         shared = [f"--bind={folder}/disk/dev/fuse:/dev/fuse", f"--bind={self._share}:{SHARE}"] if self._share else []
         return [
             *("sh", str(_LAUNCHER), str(folder), self._images[spec.image].lowerdir, self._disk),
             *(self._groups.path_of(spec.name), str(gpus)),
             *("systemd-nspawn", "--quiet", "--boot", f"--machine={spec.name}", f"--directory={folder}/disk/root"),
-            *("--register=no", "--keep-unit", "--settings=no", "--link-journal=no", "--suppress-sync=yes"),
+            *("--register=no", "--keep-unit", "--settings=no", "--link-journal=no", *no_sync),
             *("--resolv-conf=off", "--timezone=off", "--console=read-only"),
             "--system-call-filter=@keyring",  # every machine has it, and crun wants a keyring for each container
             *(f"--network-namespace-path={port.namespace}", "--capability=CAP_NET_ADMIN"),
