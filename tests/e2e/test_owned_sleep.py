@@ -27,6 +27,8 @@ link.bind(("", 9))
 open({PACKET!r}, "wb").write(link.recv(200))
 """
 """What a network card does that is switched on for it."""
+UNMISSED_S = 330.0
+"""Slurm pings a node each third of SlurmdTimeout, and passes over one that has just spoken; then its messages wait."""
 MAC = "3c:ec:ef:00:12:34"
 
 
@@ -103,7 +105,7 @@ async def test_a_lid_that_was_closed(owners: Lab, lab: Lab) -> None:
         async def closed() -> bool:
             return "laptop is away since" in await reason()
 
-        await lab.until(ended, "the machine that it was is gone")
+        await lab.until(ended, "the machine that it was is gone", UNMISSED_S)
         await lab.until(closed, "its slot says why it is closed")
         laptop.resume()
         row = (await nodes_of(lab, "laptop"))["laptop"]
