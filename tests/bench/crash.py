@@ -17,6 +17,7 @@ from pathlib import Path
 
 import structlog
 
+from meshd.runtime.gc_tuning import tune_gc
 from tests.bench.report import Row, report
 from tests.property.sim import Setting, live_through
 
@@ -53,7 +54,7 @@ def main() -> None:
     started, cpu = time.monotonic(), os.times()
     failed: list[tuple[int, str]] = []
     seeds = 0
-    with ProcessPoolExecutor(arguments.processes) as pool:
+    with ProcessPoolExecutor(arguments.processes, initializer=tune_gc) as pool:
         for chunk, found in zip(chunks, pool.map(live, chunks), strict=True):
             failed += found
             seeds += len(chunk)
