@@ -261,7 +261,7 @@ WALKS = (
     Page("docs/files.md", machines=2, world=with_a_job, files={"data/one": "1\n"}),
     Page("docs/troubleshooting.md", machines=2, world=with_keys, words={"POOL": "h100", "--gpus N": "--gpus 2"}),
     Page("docs/sandbox.md", machines=2, world=with_ids),
-    Page("docs/monitoring.md", world=with_room_for_prometheus),
+    Page("docs/monitoring.md", world=with_room_for_prometheus, nightly=True),
     Page("docs/operations.md", machines=2, world=with_keys_and_age, words={"curl ": "curl -sSf ", **OFFLINE},
          first={"sudo meshctl backup": "rm -f /var/backups/head.tar"}, nightly=True),
     Page("README.md", machines=0, files={"train.sh": JOB}, image="trixie-torch", world=with_a_place_to_work,

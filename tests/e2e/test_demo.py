@@ -128,6 +128,9 @@ def test_looking_around(tmp_path: Path, name: str) -> None:
     keep, shell, node_shell, scale, down, keep_torch = around.typed()
     person.type(around, keep)
     assert list(machines().values()) == ["ready"] * 8
+    there = left_of(name)
+    for kind in ("process ", "mount ", "/run/netns/"):
+        assert any(trace.startswith(kind) for trace in there), f"what is there is not seen: {kind}"
     assert person.type(around, shell, "hostname; meshctl status >/dev/null && echo well\n").split() == ["head", "well"]
     one = next(iter(machines()))
     (shown,) = re.findall(r"shell (lab-\S+)", node_shell.command)
