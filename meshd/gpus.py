@@ -2,7 +2,8 @@
 
 Adapters, settings and requests all use it, so that what is asked for and what is offered compare as plain text. The
 result is lower case: the model, then the form factor where a model is sold in several that differ in speed and
-links: "h100-sxm", "h100-pcie", "h100-nvl", "a100-sxm", "b200", "l40s", "rtx-6000-ada". Memory is not part of it.
+links: "h100-sxm", "h100-pcie", "h100-nvl", "a100-sxm", "b200", "l40s", "rtx-6000-ada". Memory is not part of it: that
+has one spelling too, the size as which a card is sold.
 """
 
 from __future__ import annotations
@@ -144,3 +145,38 @@ def asked(text: str) -> str:
             f"{text!r} names no GPU model: say h100, a100-sxm or l40s (`meshctl offers` shows what there is)"
         )
     return model
+
+
+SOLD_GB = (
+    2, 4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 72, 80, 94, 96, 128, 141, 144, 180, 186, 192, 256, 288
+)  # fmt: skip
+"""The memory of one GPU, as cards are sold and spoken of: "a 24 GB card"."""
+
+_SIZES = {
+    "rtx-pro-6000": (96,),
+    "h20": (96, 141),
+    "gh200": (96, 144),
+    "gb200": (186, 192),
+    "mi300x": (192,),
+}
+"""Of models whose size, as clouds tell it, could be that of another card."""
+
+_LEAST = 0.92
+"""What is told of a card in GiB is at least this part of its size in words: EC2 tells 24 decimal GB in GiB (0.931), and
+nvidia-smi leaves out what error correction takes (15,109 MiB of a T4 with 16 GB)."""
+
+
+def sold_gb(told_mib: float, model: str = "") -> int:
+    """The memory with which a GPU is sold, in GB, out of what a cloud or nvidia-smi tells of it.
+
+    Clouds and the driver tell of one card 22,888 MiB (EC2), 23,034 MiB (nvidia-smi) and 24 GB (Google, RunPod).
+
+    Args:
+        told_mib: in MiB.
+        model: normalised.
+
+    Returns:
+        The smallest size that holds it and is not much larger; else the nearest whole number of GiB.
+    """
+    gib = told_mib / 1024
+    return next((size for size in _SIZES.get(model, SOLD_GB) if size * _LEAST <= gib < size + 0.1), round(gib))

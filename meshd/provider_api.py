@@ -113,7 +113,7 @@ class Offer:
     Attributes:
         gpu: the normalised GPU model, lower case, e.g. "h100-sxm", "h100-pcie", "a10g"; "" for a CPU-only type.
         gpus: GPUs in one machine.
-        gpu_memory_gib: of one GPU.
+        gpu_memory_gib: of one GPU, as it is sold (`meshd.gpus.sold_gb`): 24 for what EC2 calls 22,888 MiB.
         usd_per_hour: of the whole machine.
         zone: the zone in the region; "" when the cloud has no zones or chooses one.
         available: whether the cloud has free capacity; None when it does not say.

@@ -9,8 +9,9 @@ from meshd.codes import FaultCode
 from meshd.config import Settings
 from meshd.config.pools import fixed_of, pool_of
 from meshd.model.budget import ALL
+from meshd.model.desired import Pool
 from meshd.plaintext import counted
-from meshd.plan.promise import ByCatalogue, by_catalogue, small, small_cure, suiting, words
+from meshd.plan.promise import ByCatalogue, by_catalogue, nearest_to, small, small_cure, suiting, words
 from meshd.provider_api import Offer, ProviderCapabilities, ProviderName
 
 
@@ -41,7 +42,7 @@ def promise_rows(
         if offers is None:
             yield CheckRow(name=about, status="ok", text="what each node promises is shown here while meshd runs")
         elif found is None:
-            text = "nothing that is offered suits it, so each node promises only its least"
+            text = f"nothing that is offered suits it, so each node promises only its least{_nearest(offers, pool)}"
             cure = f"`meshctl scale --pool {name} --gpus 1 --dry-run` shows why"
             yield CheckRow(name=about, status="warn", code=FaultCode.PROMISE_UNKNOWN, text=text, cure=cure)
         elif found.far_below:
@@ -63,6 +64,17 @@ def promise_rows(
                 )
             cure = f"set usd_per_day or usd_per_month in [budget], or max_usd_per_hour in [pools.{name}]"
             yield CheckRow(name=about, status="warn", code=FaultCode.NO_BUDGET, text=text, cure=cure)
+
+
+def _nearest(offers: Sequence[Offer], pool: Pool) -> str:
+    """Which offer comes nearest, and what is against it."""
+    found = nearest_to(offers, pool)
+    if found is None:
+        return ""
+    offer, against = found
+    cures = " and ".join(dict.fromkeys(miss.cure for miss in against if miss.cure))
+    why = "; ".join(miss.text for miss in against)
+    return f". The nearest is {offer.key}: {why}" + (f" ({cures})" if cures else "")
 
 
 def _because(found: ByCatalogue) -> str:

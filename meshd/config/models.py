@@ -226,7 +226,9 @@ class PoolSettings(_Table):
     """A class of interchangeable nodes: a Slurm partition."""
 
     gpu: str = Field("", description="GPU model, e.g. h100; a prefix also matches h100-sxm and h100-pcie")
-    gpu_memory_min_gib: Annotated[int, Field(ge=0)] = Field(0, description="of one GPU; 0: any")
+    gpu_memory_min_gib: Annotated[int, Field(ge=0)] = Field(
+        0, description="of one GPU, as it is sold: 24 takes an L4 or A10G; 0: any"
+    )
     gpus_per_node: Annotated[int, Field(ge=0, le=16)] = Field(
         1, description="GPUs in one machine; what a free slot promises"
     )

@@ -40,7 +40,7 @@ class Pool:
         providers: in order of preference, which decides between equal prices.
         cpus_min, memory_min_mib: the smallest machine that is rented; a free slot promises this.
         gpus_per_node, gpus_per_node_max: the range of GPUs in one machine; a free slot promises the smallest number.
-        gpu_memory_min_gib: of one GPU; 0 for any.
+        gpu_memory_min_gib: of one GPU, as it is sold; 0 for any.
         regions: regions or zones; empty for all.
         max_usd_per_hour: of all the pool's machines together.
         overshoot_max_gpus: the most GPUs to rent beyond the target; None: as many as is cheapest.

@@ -18,7 +18,7 @@ from meshd.model.desired import Pool, Target
 from meshd.plan.budget import Used
 from meshd.plan.cover import Cost, Cover, Need, cheapest, units
 from meshd.plan.gang import Group, cheapest_in_one, group_of, place
-from meshd.plan.placement import Miss, cooldown_of, misses, ranked
+from meshd.plan.placement import Miss, cooldown_of, misses, nearness, ranked
 from meshd.provider_api import Offer
 
 
@@ -197,7 +197,7 @@ def considered(
         for offer in offers
         if offer.key not in fit and gpus.matches(target.gpu or pool.gpu, offer.gpu)
     ]
-    others.sort(key=lambda one: (len(one[0]), one[1].usd_per_gpu_hour, one[1].key))
+    others.sort(key=lambda one: nearness(one[1], one[0], pool))
     # An offer that does not suit in one zone rarely suits in the next one, so it is listed once.
     kinds: dict[object, tuple[tuple[Miss, ...], Offer]] = {}
     for against, offer in others:

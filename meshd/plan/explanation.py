@@ -257,5 +257,5 @@ def _gpus(pool: Pool, target: Target) -> str:
         return "machines without GPUs"
     few, many = node_gpus(pool, target)
     each = f"{few}" if few == many else f"{few} to {many}"
-    memory = f", at least {pool.gpu_memory_min_gib} GiB each" if pool.gpu_memory_min_gib else ""
+    memory = f", at least {pool.gpu_memory_min_gib} GB each" if pool.gpu_memory_min_gib else ""
     return f"{each} {'GPU' if each == '1' else 'GPUs'} per machine, {target.gpu or pool.gpu}{memory}"

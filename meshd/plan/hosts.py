@@ -33,7 +33,7 @@ def offer_of(host: Host) -> Offer | None:
     return Offer(
         provider=ProviderName(PROVIDER), region=REGION, zone="", instance_type=host.name,
         gpu=gpus.normalise(cards[0].name) if cards else "", gpus=len(cards),
-        gpu_memory_gib=round(min(card.memory_mib for card in cards) / 1024) if cards else 0,
+        gpu_memory_gib=gpus.sold_gb(min(card.memory_mib for card in cards)) if cards else 0,
         vcpus=host.facts.shape.cpus, memory_mib=host.facts.shape.memory_mib, usd_per_hour=host.usd_per_hour,
         arch="arm64" if host.facts.arch in {"aarch64", "arm64"} else "x86_64", price_source=PriceSource.SETTINGS,
         slot=host.slot, standing=not host.can_sleep,

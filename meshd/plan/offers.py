@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -29,7 +29,7 @@ class OfferFilter:
         spot: True for spot only, False for on demand only.
         pods: True for pods only, False for none.
         pod_providers: the providers that rent pods.
-        gpu_memory_min_gib: of one GPU.
+        gpu_memory_min_gib: of one GPU, as it is sold.
     """
 
     gpu: str = ""
@@ -62,10 +62,14 @@ class OfferFilter:
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """The offers that match the filter but for one of its fields."""
+    """The offers that match the filter but for one of its fields.
+
+    Attributes:
+        nearest: the one with the most memory where that is too little, else the cheapest.
+    """
 
     count: int
-    cheapest: Offer
+    nearest: Offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +128,20 @@ def find(
     )
     rows = _folded(shown, cooldowns, now) if fold else [(offer,) for _, offer in shown]
     left_out = [why for why, _ in matching if why and not everything]
-    near = {} if matching else {name: Near(len(o), min(o, key=_price_first)) for name, o in missed.items()}
+    near = {} if matching else {name: Near(len(o), _nearest(o, name)) for name, o in missed.items()}
     return Found(
         shown=tuple(rows[:limit]),
         matching=len(matching),
         left_out={why: left_out.count(why) for why in sorted(set(left_out))},
         near=near,
     )
+
+
+def _nearest(offers: Sequence[Offer], field: str) -> Offer:
+    """Which offer comes nearest to a filter that only this field keeps it from."""
+    if field == "gpu_memory_min_gib":
+        return min(offers, key=lambda offer: (-offer.gpu_memory_gib, _price_first(offer)))
+    return min(offers, key=_price_first)
 
 
 def _folded(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -31,6 +31,18 @@ def misses(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:
     yield from _not_for_sale(offer, pool, target)
 
 
+def nearness(offer: Offer, against: Sequence[Miss], pool: Pool) -> tuple[int, int, float, str]:
+    """A key to sort offers that do not suit: how much is against them, the memory that their GPUs lack, the price."""
+    lacks_gb = max(pool.gpu_memory_min_gib - offer.gpu_memory_gib, 0)
+    return len(against), lacks_gb, offer.usd_per_gpu_hour, offer.key
+
+
+def nearest(offers: Iterable[Offer], pool: Pool, target: Target) -> tuple[Offer, tuple[Miss, ...]] | None:
+    """The offer of the pool's GPU that comes nearest to what the pool takes, and what is against it; None for none."""
+    kinds = ((offer, tuple(misses(offer, pool, target))) for offer in offers if gpus.matches(pool.gpu, offer.gpu))
+    return min(kinds, key=lambda one: nearness(one[0], one[1], pool), default=None)
+
+
 def _wrong_kind(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:
     own = f"pools.{pool.name}"
     if fault := pod_fault(offer.provider, pool, target):
@@ -51,7 +63,7 @@ def _wrong_kind(offer: Offer, pool: Pool, target: Target) -> Iterator[Miss]:
 def _too_small(offer: Offer, pool: Pool) -> Iterator[Miss]:
     own = f"pools.{pool.name}"
     if offer.gpu_memory_gib < pool.gpu_memory_min_gib:
-        text = f"has {offer.gpu_memory_gib} GiB for each GPU, less than {pool.gpu_memory_min_gib}"
+        text = f"has {offer.gpu_memory_gib} GB for each GPU, less than {pool.gpu_memory_min_gib}"
         yield Miss(text, f"{own}.gpu_memory_min_gib")
     if offer.vcpus < pool.cpus_min:
         yield Miss(f"has {offer.vcpus} CPUs, fewer than {pool.cpus_min}", f"{own}.cpus_min")

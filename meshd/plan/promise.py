@@ -18,7 +18,7 @@ from statistics import median_low
 from meshd.model.desired import Pool, Promise, Target
 from meshd.model.hardware import NodeFacts
 from meshd.plan.limits import COUNT_MAX, MEMORY_MAX_MIB, MEMORY_MIN_MIB, cpus_of, memory_promised_mib
-from meshd.plan.placement import misses
+from meshd.plan.placement import Miss, misses, nearest
 from meshd.provider_api import Offer
 
 REGISTERS_WITH = 0.9
@@ -66,9 +66,20 @@ class ByCatalogue:
 
 def suiting(offers: Iterable[Offer], pool: Pool) -> list[Offer]:
     """The offers that a pool may rent at some time: what passes, such as free capacity, does not count."""
-    any_time = replace(pool, promise=None, prices_since=None)
-    wanted = Target(pool.name, 0)
-    return [o for o in offers if next(misses(replace(o, available=None, slot=""), any_time, wanted), None) is None]
+    return [o for o in offers if next(misses(_always(o), _any_time(pool), Target(pool.name, 0)), None) is None]
+
+
+def nearest_to(offers: Iterable[Offer], pool: Pool) -> tuple[Offer, tuple[Miss, ...]] | None:
+    """Where none suits: the offer of the pool's GPU that comes nearest, and what is against it; None for none."""
+    return nearest(map(_always, offers), _any_time(pool), Target(pool.name, 0))
+
+
+def _any_time(pool: Pool) -> Pool:
+    return replace(pool, promise=None, prices_since=None)
+
+
+def _always(offer: Offer) -> Offer:
+    return replace(offer, available=None, slot="")
 
 
 def by_catalogue(offers: Iterable[Offer], pool: Pool, fixed: Fixed, memory_fraction: float) -> ByCatalogue | None:

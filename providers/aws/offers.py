@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from meshd.gpus import normalise
+from meshd.gpus import normalise, sold_gb
 from meshd.provider_api import Offer
 from providers._prices import Price
 from providers.aws.errors import AWS
@@ -42,11 +42,12 @@ def to_instance_type(raw: Mapping[str, Any]) -> InstanceType | None:
     usage = raw.get("SupportedUsageClasses", ["on-demand"])
     architectures = raw.get("ProcessorInfo", {}).get("SupportedArchitectures", ["x86_64"])
     name = str(raw["InstanceType"])
+    model = (normalise(name) or normalise(str(gpu.get("Name", "")))) if gpu else ""
     return InstanceType(
         name=name,
-        gpu=(normalise(name) or normalise(str(gpu.get("Name", "")))) if gpu else "",
+        gpu=model,
         gpus=sum(int(g.get("Count", 0)) for g in gpus),
-        gpu_memory_gib=round(gpu.get("MemoryInfo", {}).get("SizeInMiB", 0) / 1024) if gpu else 0,
+        gpu_memory_gib=sold_gb(gpu.get("MemoryInfo", {}).get("SizeInMiB", 0), model) if gpu else 0,
         vcpus=int(raw["VCpuInfo"]["DefaultVCpus"]),
         memory_mib=int(raw["MemoryInfo"]["SizeInMiB"]),
         arch="arm64" if "arm64" in architectures else "x86_64",

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from fnmatch import translate
 from typing import Any
 
-from meshd.gpus import normalise
+from meshd.gpus import normalise, sold_gb
 from meshd.provider_api import Offer
 from providers._prices import Price, PriceTables, by_settings
 from providers.gce.errors import GCE
 from providers.gce.mapping import last_part, region_of
 from providers.gce.settings import ATTACHED, GceSettings
 
-#: By accelerator type: the normalised model and one GPU's memory in GiB. Google's API has neither.
+#: By accelerator type: the normalised model and one GPU's memory in GB as it is sold. Google's API has neither.
 _GPUS = {
     "nvidia-l4": ("l4", 24),
     "nvidia-tesla-t4": ("t4", 16),
@@ -60,11 +60,11 @@ class MachineType:
 
 
 def to_gpu(accelerator: str) -> tuple[str, int]:
-    """The normalised model and one GPU's memory in GiB; 0 GiB when it is unknown and not in the name."""
+    """The normalised model and one GPU's memory in GB as it is sold; 0 when it is unknown and not in the name."""
     if accelerator in _GPUS:
         return _GPUS[accelerator]
     size = _GIB.search(accelerator)
-    return normalise(accelerator.replace("-", " ")), int(size[1]) if size else 0
+    return normalise(accelerator.replace("-", " ")), sold_gb(int(size[1]) * 1024) if size else 0
 
 
 def to_machine_type(raw: Mapping[str, Any], zone: str) -> MachineType | None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from meshd.gpus import normalise
+from meshd.gpus import normalise, sold_gb
 from meshd.provider_api import Offer
 from providers.lambda_cloud.errors import LAMBDA
 from providers.lambda_cloud.settings import LambdaSettings
@@ -45,7 +45,7 @@ def _offer(kind: Mapping[str, Any], region: str, free: bool, at: datetime) -> Of
         instance_type=str(kind["name"]),
         gpu=_gpu(words, str(kind["name"])) if gpus else "",
         gpus=gpus,
-        gpu_memory_gib=int(memory[1]) if memory and gpus else 0,
+        gpu_memory_gib=sold_gb(int(memory[1]) * 1024) if memory and gpus else 0,
         vcpus=int(specs["vcpus"]),
         memory_mib=int(specs["memory_gib"]) * 1024,
         usd_per_hour=int(kind["price_cents_per_hour"]) / 100,

@@ -7,7 +7,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from meshd.gpus import normalise
+from meshd.gpus import normalise, sold_gb
 from meshd.provider_api import Offer
 from providers.runpod.errors import RUNPOD
 from providers.runpod.mapping import ANYWHERE
@@ -51,7 +51,7 @@ def gpu_offers(
                 instance_type=kind.type_name,
                 gpu=normalise(gpu_id),
                 gpus=count,
-                gpu_memory_gib=int(raw["memory"]),
+                gpu_memory_gib=sold_gb(int(raw["memory"]) * 1024),
                 vcpus=settings.vcpus_per_gpu * count,
                 memory_mib=settings.memory_gib_per_gpu * count * 1024,
                 usd_per_hour=round(usd * count, 6),

@@ -2,8 +2,10 @@
 
 import pytest
 
+from deploy.sandbox.hardware import gpu_memory_mib
 from meshd import gpus
-from meshd.gpus import normalise
+from meshd.gpus import SOLD_GB, normalise, sold_gb
+from tests.unit.providers.test_brochures import brochure
 
 
 @pytest.mark.parametrize(
@@ -99,3 +101,55 @@ def test_what_people_write() -> None:
     for text in ("80 GB", "nvidia gpu", "c7i.xlarge"):
         with pytest.raises(ValueError, match="names no GPU model"):
             gpus.asked(text)
+
+
+@pytest.mark.parametrize(
+    ("told_mib", "model", "sold"),
+    [
+        (22_888, "a10g", 24), (22_888, "l4", 24), (45_776, "l40s", 48), (16_384, "t4", 16), (40_960, "a100-sxm", 40),
+        (81_920, "a100-sxm", 80), (81_920, "h100-sxm", 80), (144_384, "h200-sxm", 141), (183_296, "b200", 180),
+        (274_658, "b300", 288), (91_553, "rtx-pro-6000", 96),
+    ],
+)  # fmt: skip
+def test_the_size_of_a_card_that_ec2_tells(told_mib: int, model: str, sold: int) -> None:
+    """DescribeInstanceTypes; newer cards as it would, by the decimal size."""
+    assert sold_gb(told_mib, model) == sold
+
+
+@pytest.mark.parametrize(
+    ("told_mib", "sold"),
+    [
+        (7_611, 8), (11_441, 12), (11_019, 11), (10_240, 10), (12_288, 12), (15_109, 16), (15_360, 16), (16_160, 16),
+        (16_376, 16), (20_470, 20), (22_731, 24), (23_028, 24), (23_034, 24), (24_564, 24), (32_510, 32), (32_607, 32),
+        (39_593, 40), (40_960, 40), (45_634, 48), (46_068, 48), (49_140, 48), (79_647, 80), (81_559, 80), (95_830, 94),
+        (97_871, 96), (97_887, 96), (122_570, 128), (143_771, 141), (183_359, 180), (189_471, 186), (196_592, 192),
+        (275_040, 288),
+    ],
+)  # fmt: skip
+def test_the_size_of_a_card_that_nvidia_smi_tells(told_mib: int, sold: int) -> None:
+    assert sold_gb(told_mib) == sold
+
+
+@pytest.mark.parametrize("size", SOLD_GB)
+def test_a_size_in_words_stays(size: int) -> None:
+    assert sold_gb(size * 1024) == size
+
+
+@pytest.mark.parametrize(("told_mib", "size"), [(0, 0), (36 * 1024, 36), (100 * 1024, 100), (1024 * 1024, 1024)])
+def test_a_size_that_no_card_has_stays(told_mib: int, size: int) -> None:
+    assert sold_gb(told_mib) == size
+
+
+@pytest.mark.parametrize("name", ["aws", "gce", "paperspace"])
+def test_all_cards_of_the_brochures_have_the_size_with_which_they_are_sold(name: str) -> None:
+    cards = {(offer.gpu, offer.gpu_memory_gib) for offer in brochure(name).offers if offer.gpus}
+    assert cards
+    for model, size in cards:
+        assert size in SOLD_GB
+        assert sold_gb(size * 1024, model) == size, "in words"
+        assert sold_gb(size * 1e9 / 2**20, model) == size, "as EC2 tells it"
+
+
+@pytest.mark.parametrize(("model", "sold"), [("A10", 24), ("L4", 24), ("T4", 16), ("A100", 40), ("H100", 80)])
+def test_the_sandbox_s_cards(model: str, sold: int) -> None:
+    assert sold_gb(gpu_memory_mib(f"NVIDIA {model}")) in (sold, 80)

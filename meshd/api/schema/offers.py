@@ -19,7 +19,7 @@ class OffersQuery(Request):
         region: regions or zones.
         spot: true for spot only, false for on demand only.
         pods: true for pods only, false for none.
-        gpu_memory_min_gib: of one GPU.
+        gpu_memory_min_gib: of one GPU, in GB as it is sold.
         all: show offers that cannot be rented now, too.
         fold: one row for all zones of a region in which a type has the same price and availability.
         refresh: meshd reads the clouds first, for at most about 20 s, and at most every 10 s.
@@ -95,7 +95,7 @@ class NearRow(Part):
 
     Attributes:
         count: how many offers fail only because of this field.
-        offer: the cheapest of them.
+        offer: the one with the most memory of a GPU where that is the field, else the cheapest.
     """
 
     field: str

@@ -30,7 +30,7 @@ EXAMPLES = """\b
 Examples:
   meshctl offers --gpu h100                          every H100, cheapest GPU first
   meshctl offers --gpu h100-sxm --gpus-per-node 8    whole machines with NVLink
-  meshctl offers --min-vram 80 --max-price 2.5       80 GiB or more per GPU for at most $2.50
+  meshctl offers --min-vram 80 --max-price 2.5       80 GB or more per GPU for at most $2.50
   meshctl offers --gpus-per-node 0 --arch arm64      machines without GPUs
   meshctl offers --all -o json --limit 100000        everything, for a program
 """
@@ -46,7 +46,7 @@ Examples:
 @click.option("--spot/--on-demand", default=None, help="Only spot, or only on demand.")
 @click.option("--pods/--no-pods", default=None, help="Only pods, or only machines that are no pods.")
 @click.option("--max-price", metavar="USD", type=UsdLimit(), help="The highest price per GPU-hour.")
-@click.option("--min-vram", metavar="GIB", type=WholeNumber(0), default=0, help="The least memory of one GPU.")
+@click.option("--min-vram", metavar="GB", type=WholeNumber(0), default=0, help="The least memory of one GPU, as sold.")
 @click.option("--arch", type=click.Choice(["x86_64", "arm64"]), help="Only this CPU architecture.")
 @click.option(
     "--all", "everything", is_flag=True, help="Also offers that cannot be rented now, e.g. without free capacity."

@@ -57,7 +57,7 @@ def _row(row: OfferRow, now: datetime, *, verbose: bool) -> tuple[Text | str, ..
         f"{row.usd_per_gpu_hour:.2f}" if row.gpus else "-",
         f"{row.usd_per_hour:.2f}",
         f"{row.gpus} {row.gpu}".strip() if row.gpus else "-",
-        f"{row.gpu_memory_gib} GiB" if row.gpus else "-",
+        f"{row.gpu_memory_gib} GB" if row.gpus else "-",
         f"{row.vcpus}",
         f"{row.memory_mib / 1024:.0f} GiB",
         row.provider,
@@ -120,7 +120,8 @@ def _no_match(view: OffersView, query: OffersQuery) -> list[str]:
     for near in view.near:
         option = option_for_field(near.field)
         each = f"{usd(near.offer.usd_per_gpu_hour)} per GPU-hour" if near.offer.gpus else usd(near.offer.usd_per_hour)
-        lines.append(f"  without {option}: {counted(near.count, 'offer')}, the cheapest {near.offer.offer} at {each}")
+        which = "the cheapest" if near.field != "gpu_memory_min_gib" else f"the most is {near.offer.gpu_memory_gib} GB:"
+        lines.append(f"  without {option}: {counted(near.count, 'offer')}, {which} {near.offer.offer} at {each}")
     return lines
 
 

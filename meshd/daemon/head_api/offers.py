@@ -69,7 +69,7 @@ def offers_view(snapshot: Snapshot, query: s.OffersQuery, desired: Desired, now:
         left_out=dict(found.left_out),
         near=[
             s.NearRow(
-                field=_FIELDS.get(name, name), count=near.count, offer=offer_row(near.cheapest, desired, now, refused)
+                field=_FIELDS.get(name, name), count=near.count, offer=offer_row(near.nearest, desired, now, refused)
             )
             for name, near in found.near.items()
         ],

@@ -56,6 +56,14 @@ def test_nothing_suits_or_meshd_does_not_run() -> None:
     assert [status for status, _, _ in rows(None, LIMIT)] == ["ok"]
 
 
+def test_where_nothing_suits_the_nearest_is_told() -> None:
+    small, dear = replace(BIG, gpu_memory_gib=40), replace(BIG, gpu_memory_gib=80, usd_per_hour=99.0, zone="r1c")
+    ((_, code, text),) = rows([small, dear, replace(small, arch="arm64")], LIMIT, gpu_memory_min_gib=94)
+    assert code == "promise_unknown" and dear.key in text and "pools.h100.gpu_memory_min_gib" in text
+    ((_, _, text),) = rows([replace(BIG, gpu="a100")], LIMIT)
+    assert BIG.key not in text, "another GPU is not near"
+
+
 def test_without_a_budget_the_most_that_the_queue_could_rent_is_shown() -> None:
     found = rows([OFFER, BIG], max_nodes=8)[-1]
     assert found[:2] == ("warn", "no_budget")

@@ -79,10 +79,22 @@ def test_when_nothing_matches_the_nearest_are_told() -> None:
     offer_filter = OfferFilter(gpu="h100", gpus_per_node=8, max_usd_per_gpu_hour=1.6)
     found = find(OFFERS, offer_filter, {}, NOW, limit=9)
     assert found.shown == ()
-    assert {name: (near.count, near.cheapest.instance_type) for name, near in found.near.items()} == {
+    assert {name: (near.count, near.nearest.instance_type) for name, near in found.near.items()} == {
         "max_usd_per_gpu_hour": (1, "eight"),
         "gpus_per_node": (2, "full"),
     }
+
+
+def test_where_all_have_too_little_memory_the_most_is_told() -> None:
+    offers = [
+        offer("t4", 0.1, gpu_memory_gib=16),
+        offer("l4", 0.8, gpu_memory_gib=24),
+        offer("g", 0.6, gpu_memory_gib=24),
+    ]
+    near = find(offers, OfferFilter(gpu_memory_min_gib=40), {}, NOW, limit=9).near["gpu_memory_min_gib"]
+    assert (near.count, near.nearest.instance_type) == (3, "g")
+    found = find(offers, OfferFilter(gpu_memory_min_gib=24), {}, NOW, limit=9)
+    assert keys(found.shown) == ["g", "l4"]
 
 
 def test_a_cool_down_that_is_over_is_none() -> None:

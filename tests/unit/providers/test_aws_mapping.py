@@ -118,7 +118,7 @@ def row(**gpu: Any) -> dict[str, Any]:
 def test_instance_type() -> None:
     kind = to_instance_type(row())
     assert kind is not None
-    assert (kind.gpu, kind.gpus, kind.gpu_memory_gib, kind.arch) == ("l4", 1, 22, "x86_64")
+    assert (kind.gpu, kind.gpus, kind.gpu_memory_gib, kind.arch) == ("l4", 1, 24, "x86_64")
 
 
 def test_types_with_a_fraction_of_a_gpu_are_skipped() -> None:
