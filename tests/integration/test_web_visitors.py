@@ -10,6 +10,7 @@ import pytest
 
 from meshd.api.faults import Denied
 from meshd.api.web.visitors import Visitors
+from meshd.errors import TailnetError
 from meshd.tailnet.localapi import LocalApi
 from meshd.tailnet.status import Identity
 from tests.clocks import HandClock
@@ -67,6 +68,10 @@ async def test_the_policy_of_the_tailnet_decides_who_may_look() -> None:
                 assert not await may("anns", "group:eng", CAP, "bob@example.com")
                 assert not await may("runner", "user@example.net", "*@example.net"), "a tag is nobody's"
                 assert await may("runner", "tag:ci")
+
+                for behind_a_router in ("192.168.1.5", "127.0.0.1", "100.64.77.77"):
+                    with pytest.raises(TailnetError):
+                        await api.identity(behind_a_router)
 
                 grant = {"src": ["group:eng", "tag:ci"], "dst": ["tag:head"], "app": {CAP: [{"role": "looks"}]}}
                 elsewhere = {"src": ["bob@example.com"], "dst": ["tag:ci"], "app": {CAP: [{}]}}

@@ -35,6 +35,7 @@ class Chart:
 
     Attributes:
         dots: each value is a dot of its own: between two there is nothing.
+        whole: there are no parts of it, so its axis has none.
     """
 
     id: str
@@ -42,13 +43,15 @@ class Chart:
     unit: str
     lines: tuple[Line, ...]
     dots: bool = False
+    whole: bool = False
 
 
 CHARTS: Final = (
     Chart("gpus", "GPUs", "", (
         Line(Figure.GPUS_READY, "ready"), Line(Figure.GPUS_WANTED, "wanted"), Line(Figure.GPUS_BUSY, "busy"),
-    )),
-    Chart("queue", "Queue", "jobs", (Line(Figure.JOBS_RUNNING, "running"), Line(Figure.JOBS_PENDING, "waiting"))),
+    ), whole=True),
+    Chart("queue", "Queue", "jobs", (Line(Figure.JOBS_RUNNING, "running"), Line(Figure.JOBS_PENDING, "waiting")),
+          whole=True),
     Chart("cost", "Cost", "USD per hour", (Line(Figure.USD_PER_HOUR, "all machines"),)),
     Chart("joins", "Join times", "minutes", (Line(Figure.JOIN_S, "from the order to ready", 60.0),), dots=True),
 )  # fmt: skip
@@ -113,7 +116,7 @@ def plot(chart: Chart, samples: Sequence[Sample], span: Span, now: datetime) -> 
     found = [(line, [[(at, v / line.per) for at, v in run] for run in runs(shown, line.figure, step_s)])
              for line in chart.lines]  # fmt: skip
     values = [value for _, stretches in found for run in stretches for _, value in run]
-    top, step = scale(max(values, default=0.0))
+    top, step = scale(max(values, default=0.0), whole=chart.whole)
     begin = now - span.length
 
     def x_of(at: datetime) -> float:
@@ -145,13 +148,19 @@ def plot(chart: Chart, samples: Sequence[Sample], span: Span, now: datetime) -> 
     )  # fmt: skip
 
 
-def scale(most: float) -> tuple[float, float]:
-    """The top of an axis that begins at 0, and the step between its marks: 1, 2 or 5 times a power of ten."""
+def scale(most: float, *, whole: bool = False) -> tuple[float, float]:
+    """The top of an axis that begins at 0, and the step between its marks: 1, 2 or 5 times a power of ten.
+
+    Args:
+        most: the greatest value.
+        whole: the step is at least 1.
+    """
     if most <= 0:
         return 1.0, 1.0
     rough = most / 4
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
+    step = max(step, 1.0) if whole else step
     return step * max(1, math.ceil(most / step - 1e-9)), step
 
 

@@ -13,6 +13,7 @@ from meshd.api import endpoints as e
 from meshd.api import schema as s
 from meshd.api.endpoints import Read
 from meshd.api.faults import NotReady, TooSlow
+from meshd.api.web.plots import scale
 from meshd.errors import StoreError
 from tests.web_room import NOW, Room, job, node
 
@@ -124,6 +125,21 @@ async def test_more_than_the_api_answers_is_said(room: Room) -> None:
     room.clock.t_s += 3
     assert "290 more problems not shown" in await shown(room, "/")
     assert "100 more problems not shown" in await shown(room, "/problems")
+
+
+@pytest.mark.parametrize(
+    ("most", "whole", "top", "step"),
+    [
+        (2, False, 2, 0.5),
+        (2, True, 2, 1),
+        (0.3, True, 1, 1),
+        (0, True, 1, 1),
+        (3, True, 3, 1),
+        (4100, True, 6000, 2000),
+    ],
+)
+def test_axes_have_round_marks_and_things_no_halves(most: float, whole: bool, top: float, step: float) -> None:
+    assert scale(most, whole=whole) == (top, step)
 
 
 async def test_plots_say_in_words_and_numbers_what_they_draw(room: Room) -> None:
