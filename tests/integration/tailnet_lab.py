@@ -192,6 +192,16 @@ class TailnetLab:
         done = await self._run(name, "up", *words)
         assert done.returncode == 0 or "invalid key" in done.stderr, _described(name, "up", done)
 
+    async def netcat(self, name: str, peer: str, port: int, sent: bytes) -> str:
+        """Connect to a peer's port from a node, and send something; all that came back, "" without a connection."""
+        program = [str(self._bin / "tailscale"), f"--socket={self.socket_of(name)}", "nc", peer, str(port)]
+        argv = ["ip", "netns", "exec", self.namespace, *program]
+        return (await run(argv, timeout_s=TAILSCALE_S, check=False, stdin=sent)).stdout
+
+    async def listening(self) -> socket.socket:
+        """A socket on the loopback of the namespace, on which a test can serve."""
+        return await asyncio.to_thread(self._inside, lambda: socket.create_server(("127.0.0.1", 0)))
+
     async def _run(self, name: str, *words: str) -> Result:
         program = [str(self._bin / "tailscale"), f"--socket={self.socket_of(name)}", *words]
         return await run(["ip", "netns", "exec", self.namespace, *program], timeout_s=TAILSCALE_S, check=False)

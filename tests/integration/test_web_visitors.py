@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,6 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from meshd.api.faults import Denied
+from meshd.api.web.server import PROXIES
 from meshd.api.web.visitors import Visitors
 from meshd.errors import TailnetError
 from meshd.tailnet.localapi import LocalApi
@@ -93,3 +95,31 @@ async def test_the_policy_of_the_tailnet_decides_who_may_look() -> None:
                 await until(lambda: may("anns", "group:eng"), lambda seen: not seen, "the group is gone")
             finally:
                 await api.aclose()
+
+
+async def test_tailscale_serve_says_that_it_asks_for_another() -> None:
+    """What a proxy asks comes from the head's own address: the page refuses it by one of these headers."""
+    with TemporaryDirectory(prefix="wv") as folder:
+        async with tailnet_lab(Path(folder)) as lab:
+            await _joins(lab, "head", tags=("tag:head",))
+            await _joins(lab, "anns", owner="ann@example.com")
+            asked: list[bytes] = []
+
+            async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                asked.append(await reader.readuntil(b"\r\n\r\n"))
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+                writer.close()
+
+            listening = await lab.listening()
+            port = listening.getsockname()[1]
+            async with await asyncio.start_server(serve, sock=listening):
+                await lab.tailscale("head", "serve", "--bg", "--http=8081", f"http://127.0.0.1:{port}")
+                request = b"GET / HTTP/1.1\r\nHost: head\r\nConnection: close\r\n\r\n"
+
+                async def said() -> bytes:
+                    return (await lab.netcat("anns", "head", 8081, request)).encode()
+
+                await until(said, lambda seen: seen.startswith(b"HTTP/1.1 200"), "the head's tailscaled serves")
+            names = {line.partition(b":")[0].decode().lower() for line in asked[-1].split(b"\r\n")[1:] if line}
+            assert names & {name.lower() for name in PROXIES}, names
+            assert {"x-forwarded-for", "tailscale-user-login"} <= names
