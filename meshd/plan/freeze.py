@@ -11,26 +11,13 @@ from typing import TypeVar
 
 from meshd.model.desired import Desired
 from meshd.model.machine import Machine, Phase
-from meshd.model.plan import (
-    Launch,
-    Leave,
-    Move,
-    Remove,
-    RemoveDevice,
-    Replace,
-    RequestMachine,
-    Step,
-    Terminate,
-    TerminateOrphan,
-)
+from meshd.model.plan import Move, Step
+from meshd.plan.step_effects import Effect, effect_of
 
 CURE = "`meshctl thaw` lets meshd rent and end machines again"
 
 SUBJECT = "meshd"
 """The subject of a warning about it."""
-
-HELD = (RequestMachine, Launch, Remove, Replace, Terminate, TerminateOrphan, RemoveDevice)
-"""Steps that rent, or lead to an end. A Leave is held too, but for a machine that its cloud has ended already."""
 
 S = TypeVar("S", bound=Step)
 
@@ -39,7 +26,7 @@ def allowed(desired: Desired, steps: Iterable[S]) -> list[S]:
     """The steps without those that the freeze holds back, if there is one."""
     if desired.freeze is None:
         return list(steps)
-    return [step for step in steps if not (isinstance(step, HELD) or (isinstance(step, Leave) and not step.dead))]
+    return [step for step in steps if effect_of(step) is Effect.NONE]
 
 
 def taken_back(desired: Desired, machines: Sequence[Machine], busy: Collection[str]) -> Iterator[Move]:

@@ -14,24 +14,12 @@ from typing import TypeVar
 from meshd.model.desired import Desired, Policy
 from meshd.model.machine import Machine, Phase
 from meshd.model.observed import Snapshot
-from meshd.model.plan import (
-    Launch,
-    Leave,
-    Move,
-    Remove,
-    RemoveDevice,
-    Replace,
-    RequestMachine,
-    Step,
-    Terminate,
-    TerminateOrphan,
-)
+from meshd.model.plan import Launch, Move, Replace, RequestMachine, Step, TerminateOrphan
 from meshd.model.restored import Restored
 from meshd.plan.plan_input import believed
+from meshd.plan.step_effects import Effect, effect_of
 
 S = TypeVar("S", bound=Step)
-
-_ENDS = (Remove, Replace, Terminate, RemoveDevice)
 
 
 def cure(clouds: Iterable[str]) -> str:
@@ -71,7 +59,7 @@ def _held(restored: Restored, machine: Machine | None, step: Step) -> bool:
         )
     if isinstance(step, Replace) and machine.pool in restored.pools:
         return True  # nothing would be rented in its place
-    ends = isinstance(step, _ENDS) or (isinstance(step, Leave) and not step.dead)
+    ends = effect_of(step) is Effect.ENDS
     # An order may have been sent, and a machine may be there: only a listing says that it never was or is gone.
     gone = isinstance(step, Move) and step.to is Phase.GONE
     return (ends or gone) and machine.provider in restored.unlisted
