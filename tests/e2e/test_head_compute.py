@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -11,7 +13,12 @@ import pytest
 import pytest_asyncio
 
 from deploy.sandbox import proc
-from tests.e2e.lab import USER, WAIT_FOR_WORD, Lab
+from deploy.sandbox.cluster import Cluster, ClusterOptions
+from deploy.sandbox.tailnet import CONTROL_URL
+from tests import documents
+from tests.e2e.lab import AT_ONCE, QUICK, SLURM, USER, WAIT_FOR_WORD, Lab
+from tests.e2e.pages import block_of
+from tests.e2e.recipes import EDITS, Person, instead
 
 pytestmark = [
     pytest.mark.e2e,
@@ -20,7 +27,10 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
+PAGE = "docs/workstation.md"
 CONF = "/etc/slurm/slurm.conf"
+LOGGED_IN = f"--login-server={CONTROL_URL} --hostname=head --accept-dns=false --operator=slurm"
+"""The head is on the tailnet, and says so again."""
 FILES = "cat /etc/slurm/slurm.conf /etc/slurm/gres.conf; systemctl is-enabled slurmd; ls /etc/meshd-node"
 
 
@@ -45,40 +55,44 @@ async def computing(lab: Lab) -> AsyncIterator[Lab]:
     assert await head_check(lab) == ("ok", "")
     refused = await init(lab, "--compute")
     assert (refused.returncode, json.loads(refused.stdout)["kind"]) == (1, "head_hardware")
-    async with lab.also("[head]\ngpus = []\n"):
-        done = await init(lab, "--compute")
-        assert done.returncode == 0, done.stderr.decode()
-        again = await lab.meshctl("init", "--dry-run", "-o", "json")
-        assert json.loads(again.stdout)["changes"] == []
-        steps = [step.split() for step in json.loads(done.stdout)["next"]]
-        assert ["systemctl", "restart", "slurmd"] in steps
-        for step in steps:
-            if step[0] != "meshctl":
-                await lab.head.run(*step, timeout_s=60)
+    from_zero, *_ = documents.share(__file__, "docs/workstation.md")
+    settings = (await lab.head.run("cat", "/etc/meshd/meshd.toml")).stdout.decode()
+    await lab.head.write(EDITS, f"\n{block_of(PAGE, 'toml')}gpus = []\n")
+    words = {"tailscale up": f"tailscale up {LOGGED_IN}", "head/install": "head/install --offline"}
 
-        async def up() -> bool:
-            view = await lab.get("nodes")
-            return bool(view and view["head"] and view["head"]["up"]) and await head_check(lab) == ("ok", "")
+    async def first(command: str) -> None:
+        if command.startswith("meshctl doctor"):
+            await lab.until(lambda: is_up(lab), "the head is a node")
 
-        await lab.until(up, "the head is a node")
-        yield lab
-        await lab.head.run("scancel", "-u", USER)
+    await Person(lab, "root").block(from_zero, instead=instead(words), first=first)
+    again = await lab.meshctl("init", "--dry-run", "-o", "json")
+    assert json.loads(again.stdout)["changes"] == []
+    yield lab
+    await lab.head.run("scancel", "-u", USER)
 
-        async def taken_back() -> bool:
-            return (await init(lab, "--no-compute")).returncode == 0
+    async def taken_back() -> bool:
+        return (await init(lab, "--no-compute")).returncode == 0
 
-        await lab.until(taken_back, "no job is on the head, and it is no node")
-        await lab.head.run("systemctl", "restart", "slurmctld")
-        assert await lab.head.shell(FILES, check=False) == before
-        assert (await lab.head.run("systemctl", "is-active", "slurmd", check=False)).text == "inactive"
+    await lab.until(taken_back, "no job is on the head, and it is no node")
+    await lab.head.run("systemctl", "restart", "slurmctld")
+    assert await lab.head.shell(FILES, check=False) == before
+    assert (await lab.head.run("systemctl", "is-active", "slurmd", check=False)).text == "inactive"
 
-        # What --uninstall runs does the same.
-        assert (await init(lab, "--compute")).returncode == 0
-        assert await lab.head.shell(FILES, check=False) != before
-        await lab.head.run("/opt/meshd/venv/bin/python", "-I", "-m", "meshd.slurm.init.compute_setup", "--remove")
-        assert await lab.head.shell(FILES, check=False) == before
+    # What --uninstall runs does the same.
+    assert (await init(lab, "--compute")).returncode == 0
+    assert await lab.head.shell(FILES, check=False) != before
+    await lab.head.run("/opt/meshd/venv/bin/python", "-I", "-m", "meshd.slurm.init.compute_setup", "--remove")
+    assert await lab.head.shell(FILES, check=False) == before
+    assert await lab.write_settings(settings) == 0
     await lab.head.run("sed", "-i", "s/bf_interval=2/bf_interval=5/", CONF)
     await lab.head.run("scontrol", "reconfigure")
+
+
+async def is_up(lab: Lab) -> bool:
+    """Whether the head is a node, and all is well."""
+    view = await lab.get("nodes")
+    up = bool(view and view["head"] and view["head"]["up"])
+    return up and (await lab.meshctl("doctor")).returncode == 0
 
 
 async def on_head(lab: Lab, script: str, *options: str) -> str:
@@ -146,7 +160,22 @@ async def test_the_head_computes_and_only_people_drain_it(computing: Lab, figure
 
     # The machine goes; the head stays. Drained by a person it stays drained, over restarts of both.
     await lab.have(0)
-    await lab.head.run("scontrol", "update", "nodename=head", "state=drain", "reason=a game")
+    *_, drains = documents.share(__file__, "docs/workstation.md")
+    jobs = []
+
+    async def first(command: str) -> None:
+        if "state=resume" in command:
+            jobs.append(await stays_drained(lab))
+
+    await Person(lab, "root").block(drains, instead=instead({"tower": "head"}), first=first)
+    (waits,) = jobs
+    await lab.completed(waits)
+    assert (await lab.head.run("cat", f"/tmp/slurm-{waits}.out")).text == "head"
+    assert not await lab.nodes()
+
+
+async def stays_drained(lab: Lab) -> str:
+    """The head is drained by a person, over restarts of slurmctld and of meshd; a job that waits for it."""
     waits = await on_head(lab, "hostname")
     await lab.head.run("systemctl", "restart", "slurmctld")
     await lab.restart_meshd()
@@ -159,7 +188,32 @@ async def test_the_head_computes_and_only_people_drain_it(computing: Lab, figure
     assert await head_check(lab) == ("ok", "")
     assert (await lab.slots())["head"].states == {"IDLE", "DRAIN"}
     assert (await lab.job(waits))["JobState"] == "PENDING"
-    await lab.head.run("scontrol", "update", "nodename=head", "state=resume")
-    await lab.completed(waits)
-    assert (await lab.head.run("cat", f"/tmp/slurm-{waits}.out")).text == "head"
-    assert not await lab.nodes()
+    return waits
+
+
+async def test_jobs_on_the_gpu_of_the_head_and_beside_it(figure: Callable[[str], None]) -> None:
+    """As the page says, on a head that has one. The rented machine boots for the last of them."""
+    _, jobs, _ = documents.share(__file__, "docs/workstation.md")
+    options = ClusterOptions(
+        sandbox_id=f"hc{os.getpid() % 100000}", timing=QUICK, key_mode="reusable", boot_s=0.2, end_s=0.2,
+        slurm=SLURM.replace("bf_interval=5", "bf_interval=2"), slurm_settings=AT_ONCE, head_gpus=1,
+    )  # fmt: skip
+    async with Cluster(options) as cluster:
+        lab, head = Lab(cluster), await cluster.bring_up_head()
+        await head.run("useradd", "--create-home", USER)
+        await head.shell("chmod 666 /dev/nvidia*")
+        async with lab.also(block_of(PAGE, "toml")):
+            done = await init(lab)
+            assert done.returncode == 0, done.stderr.decode()
+            await head.run("systemctl", "restart", "munge", "slurmctld", "slurmd", timeout_s=60)
+            await lab.until(lambda: is_up(lab), "the head is a node")
+            await head.write(f"/home/{USER}/train.sh", "#!/bin/sh\nhostname; nvidia-smi -L\n", "0755")
+            words = {"a100": "h100", "./a": "hostname", "./b": "hostname"}
+            began = time.monotonic()
+            ran = await Person(lab, USER).block(jobs, instead=instead(words))
+            figure(f"{len(ran)} commands in {time.monotonic() - began:.1f} s")
+            shown, alone, batch, both = (one.output for one in ran)
+            assert "gpu:h100-sxm:1" in shown and alone.count("GPU 0: ") == 1
+            (number,) = re.findall(r"\d+", batch)
+            assert (await head.run("head", "-n1", f"/home/{USER}/slurm-{number}.out")).text == "head"
+            assert {"head", "h100-1"} <= set(both.splitlines())
