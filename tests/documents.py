@@ -21,13 +21,10 @@ PAGES = tuple(
 LANGUAGES = frozenset({"console", "ini", "json", "python", "sh", "text", "toml", "yaml", "{toctree}"})
 
 NOT_RUN = {
-    "needs a program that the sandbox lacks": "e.g. podman",
     "needs the internet": "machines of the sandbox do not reach it",
     "runs the tests": "and so this one",
-    "tests/PATH does this": "another test does the same by other means",
 }
 """Why no test runs a console block, and what that means."""
-PATH_DOES = re.compile(r"(tests/\S+?\.py)(?:::(\w+))? does this")
 
 KEYS = frozenset({"not run", "by", "output", "on"})
 AN_EXAMPLE = "an example"

@@ -83,10 +83,6 @@ def mark_fault(block: Block) -> str:
     reason = block.mark("not run")
     if by and reason:
         return f"{block.place}: a test types it, or none does"
-    if does := documents.PATH_DOES.fullmatch(reason):
-        file = documents.ROOT / does[1]
-        there = file.is_file() and (not does[2] or f"def {does[2]}(" in file.read_text("utf-8"))
-        return "" if there else f"{block.place}: there is no {reason.removesuffix(' does this')}"
     known = not reason or reason in documents.NOT_RUN
     return "" if known else f"{block.place}: not run: {reason}: one of {'; '.join(documents.NOT_RUN)}"
 
@@ -95,10 +91,7 @@ def mark_fault(block: Block) -> str:
     ("mark", "language", "good"),
     [
         ("not run: needs the internet", "console", True),
-        ("not run: tests/run.py does this", "console", False),
-        ("not run: tests/unit/test_blocks.py does this", "console", True),
-        ("not run: tests/unit/test_blocks.py::mark_fault does this", "console", True),
-        ("not run: tests/unit/test_blocks.py::no_such_test does this", "console", False),
+        ("not run: tests/unit/test_blocks.py does this", "console", False),
         ("not run: it is late", "console", False),
         ("not run: needs the internet", "text", False),
         ("by: tests/unit/test_blocks.py", "console", False),
