@@ -1,18 +1,23 @@
-"""HTTP/1.1 on a unix socket: as much of it as meshctl speaks with meshd.
+"""HTTP on a unix socket by Python's own http.client, each request in a thread.
 
-Without aiohttp, whose import takes longer than most commands.
+Not by aiohttp: its import takes longer than most commands of meshctl.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Final
 
-HEAD_MAX_B: Final = 64 * 1024
 ANSWER_MAX_B: Final = 1024 * 1024 * 1024
 CONNECT_S: Final = 5.0
+AT_ONCE: Final = 16
+"""Requests that run at the same time; others wait. The live view has five."""
 
 
 class Broken(Exception):
@@ -35,15 +40,16 @@ class Wire:
     """Connections to one socket: each is used again, for one request at a time.
 
     Args:
-        socket: of the server.
+        path: of the server's socket.
     """
 
-    def __init__(self, socket: Path) -> None:
-        self._socket = socket
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._idle: list[_Connection] = []
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="meshctl-http")
 
     async def request(self, method: str, target: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """The status and the body of the answer.
+        """The status and the body of the answer. A cancellation ends the connection.
 
         Args:
             method: GET or POST.
@@ -54,88 +60,82 @@ class Wire:
             Unconnected: nobody listens, or this user may not connect.
             Broken: no whole answer came.
         """
-        lines = [f"{method} {target} HTTP/1.1", "Host: meshd", "Accept: application/json"]
-        if body is not None:
-            lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-        sent = "\r\n".join([*lines, "", ""]).encode("ascii") + (body or b"")
-        connection = self._again() or await self._connect()
+        connection = self._again() or _Connection(self._path)
+        job = self._threads.submit(connection.exchange, method, target, body)
         try:
-            status, answer, again = await connection.exchange(sent)
-        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
-            connection.close()
-            raise Broken(str(error)) from error
-        except BaseException:  # cancelled: what is still to come belongs to nobody
-            connection.close()
+            status, answer = await asyncio.wrap_future(job)
+        except BaseException:  # also when cancelled: what is still to come belongs to nobody
+            connection.break_off()
+            job.add_done_callback(lambda _: connection.close())
             raise
-        if again:
+        if connection.sock is not None:
             self._idle.append(connection)
-        else:
-            connection.close()
         return status, answer
 
     def close(self) -> None:
-        """End all connections."""
+        """End all connections that no request uses."""
         for connection in self._idle:
             connection.close()
         self._idle.clear()
+        self._threads.shutdown(wait=False)
 
     def _again(self) -> _Connection | None:
         """A connection that the server has not ended."""
         while self._idle:
             connection = self._idle.pop()
-            if connection.open:
+            if not connection.has_ended():
                 return connection
             connection.close()
         return None
 
-    async def _connect(self) -> _Connection:
+
+class _Connection(HTTPConnection):
+    """One connection. http.client opens it with the first request, and ends it where the server says so."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("meshd")
+        self._path = path
+        self._broken_off = False
+
+    def connect(self) -> None:
+        """Connect to the socket. Raises Unconnected, or TimeoutError."""
+        self.sock = socket.socket(socket.AF_UNIX)
         try:
-            async with asyncio.timeout(CONNECT_S):
-                return _Connection(*await asyncio.open_unix_connection(self._socket, limit=HEAD_MAX_B))
+            self.sock.settimeout(CONNECT_S)
+            self.sock.connect(str(self._path))
+            self.sock.settimeout(None)
         except TimeoutError:
             raise
         except OSError as error:
             raise Unconnected(error) from error
+        if self._broken_off:
+            raise TimeoutError
 
+    def exchange(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
+        """Status and body. Raises Unconnected, Broken, or TimeoutError."""
+        headers = {"Accept": "application/json"} | ({"Content-Type": "application/json"} if body is not None else {})
+        try:
+            with suppress(BrokenPipeError, ConnectionResetError):  # who refuses may say so before all of it was sent
+                self.request(method, target, body, headers)
+            with self.getresponse() as response:
+                if response.length is None and not response.chunked:
+                    raise Broken("an answer without a length")
+                answer = response.read(ANSWER_MAX_B + 1)
+                if len(answer) > ANSWER_MAX_B or response.length:
+                    raise Broken(f"{len(answer)} bytes of an answer")
+                return response.status, answer
+        except TimeoutError:
+            raise
+        except (OSError, HTTPException, ValueError) as error:
+            raise Broken(str(error)) from error
 
-class _Connection:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def has_ended(self) -> bool:
+        """Whether the server has ended it, or has sent what nobody asked for."""
+        return self.sock is None or bool(select.select([self.sock], [], [], 0)[0])
 
-    @property
-    def open(self) -> bool:
-        return not (self._reader.at_eof() or self._writer.is_closing())
-
-    def close(self) -> None:
-        self._writer.close()
-
-    async def exchange(self, sent: bytes) -> tuple[int, bytes, bool]:
-        """Status, body, and whether the connection can be used again."""
-        with suppress(ConnectionError):  # who refuses a request may say so before all of it was sent
-            self._writer.write(sent)
-            await self._writer.drain()
-        first, *rest = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        version, number, *_ = first.split(" ")
-        if version not in {"HTTP/1.1", "HTTP/1.0"}:
-            raise ValueError("no HTTP")
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in rest)}
-        if "chunked" in headers.get("transfer-encoding", ""):
-            body = await self._chunks()
-        else:
-            body = await self._part(int(headers.get("content-length", "")))
-        return int(number), body, version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
-
-    async def _chunks(self) -> bytes:
-        parts, left_b = [], ANSWER_MAX_B
-        while size_b := int((await self._reader.readuntil(b"\r\n")).partition(b";")[0], 16):
-            parts.append(await self._part(size_b, left_b))
-            left_b -= size_b
-            await self._reader.readexactly(2)
-        while await self._reader.readuntil(b"\r\n") != b"\r\n":  # a trailer
-            pass
-        return b"".join(parts)
-
-    async def _part(self, size_b: int, most_b: int = ANSWER_MAX_B) -> bytes:
-        if not 0 <= size_b <= most_b:
-            raise ValueError(f"an answer of {size_b} bytes")
-        return await self._reader.readexactly(size_b)
+    def break_off(self) -> None:
+        """Have the request that another thread makes fail."""
+        self._broken_off = True
+        if self.sock is not None:
+            with suppress(OSError):  # it is not connected any more
+                self.sock.shutdown(socket.SHUT_RDWR)
