@@ -173,7 +173,8 @@ def test_an_account_of_the_image_gets_out_of_the_way(machine: Machine) -> None:
     assert machine.owner("etc/passwd")[:2] == (0, 0)
     assert machine.lines("group", "sudo") == ["sudo:x:27:ubuntu"]
     assert machine.lines("shadow", "ubuntu") == ["ubuntu:$6$salt$hash:1:0:99999:7:::"]
-    assert accounts.MOVED in machine.faults(wanted(user("student", 1000)))
+    told = machine.faults(wanted(user("student", 1000)))[accounts.MOVED]
+    assert told.count("ubuntu") == 2 and "a user has 1000" in told, "the account and its group"
     assert machine.owner("home/student") == (1000, 1000, 0o700)
 
 
@@ -415,6 +416,36 @@ def test_a_power_cut_between_the_files(machine: Machine, monkeypatch: pytest.Mon
     monkeypatch.setattr(account_files, "replace_keeping", real)
     machine.apply(wanted())
     assert {name: machine.text(name) for name in before} == before
+
+
+@pytest.mark.parametrize("after", [[user("student", 1000)], [STUDENT], []])
+@pytest.mark.parametrize("first", ["group", "gshadow", "passwd"])
+def test_a_power_cut_while_an_account_of_the_image_moves(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, first: str, after: list[dict[str, Any]]
+) -> None:
+    """Its files have their new owner before the tables do, and its group before the account: whatever is wanted then,
+    it gets the numbers that were begun."""
+    real = files.replace_keeping
+
+    def cut(path: Path, data: bytes, mode: int) -> None:
+        if path.name == first:
+            raise OSError("no space")
+        real(path, data, mode)
+
+    monkeypatch.setattr(account_files, "replace_keeping", cut)
+    with pytest.raises(OSError, match="no space"):
+        machine.apply(wanted(user("student", 1000)))
+    assert machine.owner("home/ubuntu")[:2] == (59_999, 59_999)
+    assert machine.lines("passwd", "ubuntu") == ["ubuntu:x:1000:1000:Ubuntu:/home/ubuntu:/bin/bash"]
+    monkeypatch.setattr(account_files, "replace_keeping", real)
+    machine.apply(wanted(*after))
+    (line,), (group,) = machine.lines("passwd", "ubuntu"), machine.lines("group", "ubuntu")
+    gid = int(group.split(":")[2])
+    assert line.startswith(f"ubuntu:x:59999:{gid}:"), "the account is in its own group, whatever number that has"
+    assert gid == 59_999 or (first == "group" and after != [user("student", 1000)])
+    assert machine.owner("home/ubuntu")[:2] == machine.owner("home/ubuntu/.ssh/authorized_keys")[:2] == (59_999, gid)
+    state = json.loads(machine.paths.accounts_state.read_text())
+    assert state["renumbering"] == {"accounts": {}, "groups": {}}
 
 
 def test_many_users(machine: Machine) -> None:

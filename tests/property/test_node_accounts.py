@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deploy.node.meshd_node.account_merge import BLOCKS, Merged, Ours, merge
+from deploy.node.meshd_node.account_merge import BLOCKS, Merged, Ours, Renumbering, between, merge
 from deploy.node.meshd_node.account_tables import NAMES, Table, Tables, account, group
 from deploy.node.meshd_node.account_value import Group, User, Wanted
 from tests.tiers import bounded
@@ -117,28 +115,81 @@ def test_merge(image: Tables, first: Wanted, second: Wanted, busy: set[int]) -> 
     assert {line.partition(":")[0] for line in left} <= moved
 
 
-def replace(wanted: Wanted, **changes: Any) -> Wanted:
-    """The same wish with other parts."""
-    return wanted._replace(**changes)
+def cut(before: Tables, after: Tables, written: int) -> Tables:
+    """What is there when a power cut comes after so many files."""
+    torn = before
+    for name in NAMES[:written]:
+        text = after.text(name)
+        if text is not None:
+            torn = torn.with_text(name, text)
+    return torn
+
+
+def lines_of(tables: Tables, name: str) -> list[str]:
+    """The lines of a table, in no order."""
+    return sorted((tables.text(name) or "").split("\n"))
+
+
+def image_of(passwd: str, group: str) -> Tables:
+    """An image with these accounts and groups."""
+    return Tables(SYSTEM + passwd, SYSTEM_GROUPS + group, "root:*:1:0:99999:7:::\n")
+
+
+def wish(groups: dict[str, int], *users: User) -> Wanted:
+    """A wish for these groups and users."""
+    return Wanted(users, tuple(Group(name, gid) for name, gid in groups.items()))
+
+
+BEN = image_of("ben:x:1000:1000::/home/ben:/bin/bash\n", "ben:x:1000:\n")
+ANNA_OF_BEN = image_of("anna:x:1000:1000::/home/anna:/bin/bash\n", "ben:x:1000:\n")
+DORA_LAST = image_of(
+    "dora:x:59999:59999::/home/dora:/bin/bash\nben:x:1000:1000::/home/ben:/bin/bash\n", "dora:x:59999:\n"
+)
+CLEO = User("cleo", 1000, 100, "", "/home/cleo", "/bin/bash")
+DORA = User("dora", 1001, 100, "", "/home/dora", "/bin/bash")
 
 
 @settings(max_examples=bounded(200, 20_000))
-@given(images(), wishes(), st.integers(0, len(NAMES)))
-def test_interrupted_between_the_files(image: Tables, wanted: Wanted, written: int) -> None:
-    """The state is written first, then file by file: the next merge ends where an undisturbed one would."""
+@given(images(), wishes(), st.lists(st.integers(0, len(NAMES)), min_size=1, max_size=3))
+@example(BEN, wish({"ben": 1001}), [1])  # the image's group becomes the head's, and its account follows
+@example(ANNA_OF_BEN, wish({"anna": 1000}), [1])  # the group goes to a free number, and its account follows
+@example(ANNA_OF_BEN, wish({"anna": 1000}), [1, 0])
+@example(ANNA_OF_BEN, wish({"anna": 1000, "ben": 1001}), [1, 5])  # it goes on from there to the head's number
+@example(BEN, wish({"cleo": 1000}, CLEO), [1, 1])  # account and group have one number, which becomes a user's
+@example(DORA_LAST, wish({}, DORA, CLEO), [0])  # the free number becomes free only by the same merge
+def test_interrupted_between_the_files(image: Tables, wanted: Wanted, written: list[int]) -> None:
+    """The state is written first, then file by file, and cut off again: it ends where an undisturbed merge would."""
     whole = merge(image, wanted, Ours(), set())
-    torn = image
-    for name in NAMES[:written]:
-        text = whole.tables.text(name)
-        if text is not None:
-            torn = torn.with_text(name, text)
-    again = merge(torn, wanted, whole.ours, set())
-    assert entries(again.tables) == entries(whole.tables)
-    assert again.tables.shadow == whole.tables.shadow
-    back = merge(again.tables, replace(wanted, users=(), groups=()), again.ours, set())
-    straight = merge(whole.tables, replace(wanted, users=(), groups=()), whole.ours, set())
-    assert sorted(back.tables.passwd.split("\n")) == sorted(straight.tables.passwd.split("\n"))
-    assert sorted((back.tables.shadow or "").split("\n")) == sorted((straight.tables.shadow or "").split("\n"))
+    assert whole.ours.renumbering == Renumbering(), "all is done"
+    torn, ours = image, Ours()
+    for count in written:
+        begun = merge(torn, wanted, ours, set())
+        torn, ours = cut(torn, begun.tables, count), between(ours, begun)
+    again = merge(torn, wanted, ours, set())
+    assert again.ours.renumbering == Renumbering()
+    for name in NAMES:
+        assert lines_of(again.tables, name) == lines_of(whole.tables, name)
+    assert again.ours == whole.ours
+    back = merge(again.tables, wanted._replace(users=(), groups=()), again.ours, set())
+    straight = merge(whole.tables, wanted._replace(users=(), groups=()), whole.ours, set())
+    for name in ("passwd", "shadow"):
+        assert lines_of(back.tables, name) == lines_of(straight.tables, name)
+
+
+@settings(max_examples=bounded(100, 20_000))
+@given(images(), wishes(), wishes(), st.integers(0, len(NAMES)), st.sets(UID, max_size=2))
+@example(BEN, wish({}, CLEO), wish({}, CLEO._replace(name="ben")), 0, {1000})  # it becomes a user after all
+def test_interrupted_and_then_something_else_is_wanted(
+    image: Tables, wanted: Wanted, other: Wanted, written: int, busy: set[int]
+) -> None:
+    begun = merge(image, wanted, Ours(), set())
+    torn, ours = cut(image, begun.tables, written), between(Ours(), begun)
+    found = merge(torn, other, ours, busy)
+    check(torn, other, found)
+    again = merge(found.tables, other, found.ours, busy)
+    assert (again.tables, again.ours, again.moves, again.notes) == (found.tables, found.ours, [], [])
+    last = merge(found.tables, other, found.ours, set())
+    assert last.ours.renumbering == Renumbering(), "what a process held up is done"
 
 
 @given(images())

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .account_merge import Ours
+from .account_merge import Ours, Renumbered, Renumbering
 from .account_tables import NAMES, Tables
 from .errors import NodeError
 from .files import read_json, replace_keeping, write_atomic
@@ -110,7 +110,20 @@ def load(paths: Paths) -> tuple[Ours, dict[str, Any]]:
     saved = read_json(paths.accounts_state)
     numbers = [{str(name): int(one) for name, one in dict(saved.get(key, {})).items()} for key in ("users", "groups")]
     before = [dict(saved.get(key, {})) for key in ("before_users", "before_groups")]
-    return Ours(numbers[0], numbers[1], before[0], before[1]), dict(saved.get("homes", {}))
+    ours = Ours(numbers[0], numbers[1], before[0], before[1], _renumbering(saved.get("renumbering", {})))
+    return ours, dict(saved.get("homes", {}))
+
+
+def _renumbering(saved: dict[str, Any]) -> Renumbering:
+    accounts = {
+        str(name): Renumbered(_pair(one["uid"]), _pair(one["gid"])) for name, one in saved.get("accounts", {}).items()
+    }
+    return Renumbering(accounts, {str(name): _pair(one) for name, one in saved.get("groups", {}).items()})
+
+
+def _pair(numbers: list[int]) -> tuple[int, int]:
+    before, after = numbers
+    return int(before), int(after)
 
 
 def save(paths: Paths, ours: Ours, homes: dict[str, Any]) -> None:
@@ -122,6 +135,10 @@ def save(paths: Paths, ours: Ours, homes: dict[str, Any]) -> None:
     state = {
         "users": ours.users, "groups": ours.groups,
         "before_users": ours.before_users, "before_groups": ours.before_groups, "homes": homes,
+        "renumbering": {
+            "accounts": {name: one._asdict() for name, one in ours.renumbering.accounts.items()},
+            "groups": ours.renumbering.groups,
+        },
     }  # fmt: skip
     data = json.dumps(state).encode()
     with suppress(FileNotFoundError):

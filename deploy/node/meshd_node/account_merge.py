@@ -34,6 +34,25 @@ LEFT_OUT = "account_left_out"
 """A user or group is not on the node as on the head, and no other has its number."""
 
 
+class Renumbered(NamedTuple):
+    """Other numbers for an account of the image: each the one before and the one after."""
+
+    uid: tuple[int, int]
+    gid: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Renumbering:
+    """Accounts and groups of the image that get other numbers, by name: written down before that is begun.
+
+    The tables are written one by one, group before passwd. Where that is cut off, an account may have the number of a
+    group that has another one by now, and files of it may have their new owner already: the next merge ends it.
+    """
+
+    accounts: Mapping[str, Renumbered] = field(default_factory=dict)
+    groups: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Ours:
     """What was put into the tables, so that it can be taken out again.
@@ -41,12 +60,14 @@ class Ours:
     Attributes:
         users, groups: name to number.
         before_users, before_groups: lines of the image that an account or group took the place of.
+        renumbering: what was begun, and is perhaps not done.
     """
 
     users: Mapping[str, int] = field(default_factory=dict)
     groups: Mapping[str, int] = field(default_factory=dict)
     before_users: Mapping[str, Lines] = field(default_factory=dict)
     before_groups: Mapping[str, Lines] = field(default_factory=dict)
+    renumbering: Renumbering = field(default_factory=Renumbering)
 
 
 class Move(NamedTuple):
@@ -72,6 +93,7 @@ class Merged:
     """The outcome.
 
     Attributes:
+        renumbering: to be written down before `moves` and the tables are begun.
         moves: files to give to another number, before the tables are written.
         notes: what happened to accounts and groups of the image, for people.
         waiting: users that are removed when their last process has ended.
@@ -81,6 +103,7 @@ class Merged:
 
     tables: Tables
     ours: Ours
+    renumbering: Renumbering = field(default_factory=Renumbering)
     moves: list[Move] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     clashes: list[Clash] = field(default_factory=list)
@@ -100,6 +123,7 @@ def merge(tables: Tables, wanted: Wanted, ours: Ours, busy: Collection[int]) -> 
     """
     work = _Merge(tables, wanted, ours, frozenset(busy))
     work.remove_users()
+    work.finish()
     for user in wanted.users:
         work.place_user(user)
     work.remove_groups()
@@ -109,6 +133,15 @@ def merge(tables: Tables, wanted: Wanted, ours: Ours, busy: Collection[int]) -> 
         if not systems(gid):
             work.check_primary(gid)
     return work.result()
+
+
+def between(old: Ours, merged: Merged) -> Ours:
+    """What is remembered while the tables are written: all that may be in them, so that a cut forgets nothing."""
+    new = merged.ours
+    return Ours(
+        {**old.users, **new.users}, {**old.groups, **new.groups},
+        {**old.before_users, **new.before_users}, {**old.before_groups, **new.before_groups}, merged.renumbering,
+    )  # fmt: skip
 
 
 class _Merge:
@@ -123,7 +156,13 @@ class _Merge:
         self.placed: set[str] = set()
         self.renumbered: dict[str, Account] = {}
         gids = {user.gid for user in wanted.users} | {given.gid for given in wanted.groups}
+        self.begun, self.left = ours.renumbering, dict[str, Renumbered]()
+        self.changed: dict[str, Renumbered] = {}
+        self.moved_groups: dict[str, tuple[int, int]] = {}
         self.taken = gids | {user.uid for user in wanted.users}
+        self.promised = {one.uid[1] for one in self.begun.accounts.values()} | {
+            gid for _, gid in self.begun.groups.values()
+        }
 
     # -- what was ours ------------------------------------------------------------------------------------------------
 
@@ -182,6 +221,46 @@ class _Merge:
         lines = first.get(name, {}) if name in ours else {table: self.tables[table].of(name) for table in tables}
         if any(lines.values()):
             before[name] = lines
+
+    # -- what was begun -----------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """End a renumbering of the image's accounts that an earlier merge began, as that one would have."""
+        for name, gids in self.begun.groups.items():
+            self._finish_group(name, gids)
+        for name, one in self.begun.accounts.items():
+            here = self._account(name)
+            if here is not None and name not in self.users and not systems(here.uid):
+                self._finish_account(here, one)
+
+    def _finish_group(self, name: str, gids: tuple[int, int]) -> None:
+        row = self._group(name)
+        if row is None:
+            return
+        if name not in self.groups and self._begun_gid(row) and self._may_move_group(row):
+            self._change("group", name, {2: str(gids[1])})
+            self.moved_groups[name] = gids
+        elif row.gid == gids[1]:
+            self.moved_groups[name] = gids
+
+    def _finish_account(self, here: Account, begun: Renumbered) -> None:
+        uid, gid = here.uid, here.gid
+        if gid == begun.gid[0] and begun.gid in self.moved_groups.values():
+            gid = begun.gid[1]
+        if self._may_have(here, begun):
+            if uid in self.busy:
+                self.left[here.name] = begun
+            else:
+                uid = begun.uid[1]
+        if (uid, gid) != (here.uid, here.gid):
+            self._move(here.name, here, uid, gid)
+            self._change_account(here.name, uid, gid)
+            self._note(f"account {here.name} of the image has the number {uid} and the group {gid} now: that was begun")
+
+    def _may_have(self, here: Account, begun: Renumbered) -> bool:
+        """Whether an account can get the number that was begun."""
+        old, new = begun.uid
+        return here.uid == old != new and new not in self.taken and not self.tables["passwd"].named(new)
 
     # -- users --------------------------------------------------------------------------------------------------------
 
@@ -258,8 +337,9 @@ class _Merge:
             self.tables["shadow"].put(name, [f"{name}:!:::::::"])
 
     def _move_away(self, row: Account) -> None:
-        """Give an account of the image a free number."""
-        uid = self._free()
+        """Give an account of the image a free number: the one that an earlier merge began to give it, where it can."""
+        begun = self.begun.accounts.get(row.name)
+        uid = begun.uid[1] if begun is not None and self._may_have(row, begun) else self._free()
         self._move(row.name, row, uid, row.gid)
         self._change_account(row.name, uid, row.gid)
         self._note(f"account {row.name} of the image has the number {uid} now: a user has {row.uid}")
@@ -270,6 +350,10 @@ class _Merge:
         self.moves[name] = Move(name, row.home, (old_uid, uid), (old_gid, gid), of_image)
 
     def _change_account(self, name: str, uid: int, gid: int) -> None:
+        row = self._account(name)
+        if row is not None:
+            first = self.changed.get(name, Renumbered((row.uid, row.uid), (row.gid, row.gid)))
+            self.changed[name] = Renumbered((first.uid[0], uid), (first.gid[0], gid))
         self._change("passwd", name, {2: str(uid), 3: str(gid)})
 
     def _change(self, table: str, name: str, fields: Mapping[int, str]) -> None:
@@ -307,7 +391,7 @@ class _Merge:
         for one in holders:
             self._move_group(one, self._free_gid(one))
         if row is not None and row.gid != given.gid:
-            self._follow(row.gid, given.gid)
+            self._follow(row.name, row.gid, given.gid)
             self._note(
                 f"group {row.name} of the image has the number {given.gid} now, as on the head; it had {row.gid}"
             )
@@ -336,18 +420,28 @@ class _Merge:
         return [one for one in rows if one is not None and one.gid == gid and one.name not in self.users]
 
     def _free_gid(self, row: GroupRow) -> int:
-        """For a group of one account's own: that account's new number, where it is free."""
-        own = self._account(row.name)
+        """As an earlier merge began; for a group of one account's own: that account's new number, where it is free."""
+        begun = self._begun_gid(row)
+        if begun:
+            return begun
         used = self.tables["group"].numbers | self.taken
+        own = self._account(row.name)
         return own.uid if own is not None and FREE_TO <= own.uid <= FREE_FROM and own.uid not in used else self._free()
+
+    def _begun_gid(self, row: GroupRow) -> int:
+        """The free number that an earlier merge began to give a group; 0 for none, or where it is not free any more."""
+        old, new = self.begun.groups.get(row.name, (0, 0))
+        used = self.tables["group"].numbers | self.taken
+        return new if old == row.gid and FREE_TO <= new <= FREE_FROM and new not in used else 0
 
     def _move_group(self, row: GroupRow, gid: int) -> None:
         self._change("group", row.name, {2: str(gid)})
-        self._follow(row.gid, gid)
+        self._follow(row.name, row.gid, gid)
         self._note(f"group {row.name} of the image has the number {gid} now: a group of users has {row.gid}")
 
-    def _follow(self, old: int, new: int) -> None:
+    def _follow(self, name: str, old: int, new: int) -> None:
         """The image's accounts of a group that moves go along."""
+        self.moved_groups[name] = (self.moved_groups.get(name, (old, old))[0], new)
         for row in self._in(old):
             self._move(row.name, row, row.uid, new)
             self._change_account(row.name, row.uid, new)
@@ -370,7 +464,7 @@ class _Merge:
 
     def _free(self) -> int:
         """A number that neither an account nor a group has, here or on the head."""
-        used = self.tables["passwd"].numbers | self.tables["group"].numbers | self.taken
+        used = self.tables["passwd"].numbers | self.tables["group"].numbers | self.taken | self.promised
         return next(number for number in range(FREE_FROM, 0, -1) if number not in used)
 
     def _account(self, name: str) -> Account | None:
@@ -391,7 +485,10 @@ class _Merge:
             text = self.tables[name].text
             if text is not None and text != self.out.tables.text(name):
                 self.out.tables = self.out.tables.with_text(name, text)
-        self.out.ours = Ours(self.users, self.groups, self.before_users, self.before_groups)
+        begun = {name: one for name, one in self.left.items() if name not in self.users}
+        self.out.ours = Ours(self.users, self.groups, self.before_users, self.before_groups, Renumbering(begun))
+        changed = {name: one for name, one in self.changed.items() if name not in self.users}
+        self.out.renumbering = Renumbering({**changed, **begun}, self.moved_groups)
         self.out.moves = [
             move for move in self.moves.values() if move.uid[0] != move.uid[1] or move.gid[0] != move.gid[1]
         ]

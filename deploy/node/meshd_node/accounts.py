@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from . import account_files as files
 from . import ssh_access
 from .account_homes import Homes, NotTheirs
-from .account_merge import BLOCKS, LEFT_OUT, Clash, Merged, Ours, merge
+from .account_merge import BLOCKS, LEFT_OUT, Clash, Merged, Ours, between, merge
 from .account_value import User, Wanted, read, without_slurms
 from .console import say
 from .errors import NodeError, NotPossible, ToolFailed, ToolMissing, ToolTimeout
@@ -151,10 +151,12 @@ def _merge(paths: Paths, wanted: Wanted, ours: Ours, homes: Homes) -> tuple[Merg
             merged = merge(old, wanted, ours, uids(paths.proc))
             due: list[object] = [*merged.moves, *merged.gone, *merged.placed]
             if ready.issuperset(due):
-                files.save(paths, _both(ours, merged.ours), homes.made)
+                files.save(paths, between(ours, merged), homes.made)
                 if files.write(paths, old, merged.tables):
                     _drop_caches(paths)
                 return merged, failed
+        if merged.moves:
+            files.save(paths, replace(ours, renumbering=merged.renumbering), homes.made)
         for move in merged.moves:
             homes.move(move)
         for _, uid in merged.gone:
@@ -162,14 +164,6 @@ def _merge(paths: Paths, wanted: Wanted, ours: Ours, homes: Homes) -> tuple[Merg
         failed = _make_homes(homes, merged)
         ready.update(due)
     raise NodeError("the accounts of this machine change all the time: another program edits them")
-
-
-def _both(old: Ours, new: Ours) -> Ours:
-    """What may be in the tables while they are written: after an interruption nothing is forgotten."""
-    return Ours(
-        {**old.users, **new.users}, {**old.groups, **new.groups},
-        {**old.before_users, **new.before_users}, {**old.before_groups, **new.before_groups},
-    )  # fmt: skip
 
 
 def _make_homes(homes: Homes, merged: Merged) -> list[Clash]:
