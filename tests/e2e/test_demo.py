@@ -75,6 +75,8 @@ def check_run(output: str, shares: dict[str, int]) -> None:
     (told,) = re.findall(rf"{gpus} different GPUs on {gpus} nodes: (.+)", output)
     assert {cloud: int(nodes) for nodes, cloud in SHARES.findall(told)} == shares
     assert re.search(rf"machines rented +{gpus}\b", output)
+    cloud, own = (float(usd) for usd in re.findall(r"would have cost, by [^$]+\$([\d.]+)", output))
+    assert own == pytest.approx(cloud, rel=0.1), "the ledger has what the clouds bill"
 
 
 def type_readme(here: Here, name: str, gpus: int, figure: Callable[[str], None]) -> None:

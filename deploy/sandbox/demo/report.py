@@ -163,7 +163,7 @@ class Totals:
         reconfigures_up: of Slurm, while machines joined.
         reconfigures_down: of Slurm, while they left.
         usd_meshd: what meshd thinks that it spent.
-        usd_cloud: what the cloud would bill.
+        usd_cloud: what the clouds would bill, each machine's time rounded up.
         machines: how many were rented in all.
         daemon_mib: resident memory of meshd.
     """
@@ -185,7 +185,7 @@ class Totals:
         if self.reconfigures_down is not None:
             table.add_row("reconfigures of Slurm, down", str(self.reconfigures_down))
         table.add_row("meshd's resident memory", f"{self.daemon_mib:.0f} MiB")
-        table.add_row("would have cost, by the cloud's ledger", f"${self.usd_cloud:.4f}")
+        table.add_row("would have cost, by the clouds' invoices", f"${self.usd_cloud:.4f}")
         table.add_row("would have cost, by meshd's journal", f"${self.usd_meshd:.4f}")
         return table
 

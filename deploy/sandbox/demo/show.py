@@ -252,7 +252,7 @@ class Show:
             reconfigures_up=up - before,
             reconfigures_down=down - up if gone else None,
             usd_meshd=float(status["spend"]["usd_so_far"]),
-            usd_cloud=float(costs["cost_usd"]),
+            usd_cloud=float(costs["billed_usd"]),
             machines=sum(int(cloud["machines_ever"]) for cloud in costs["clouds"].values()),
             daemon_mib=await self._daemon_mib(cluster),
         )
