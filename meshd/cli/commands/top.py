@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -33,9 +34,9 @@ def command(session: Session, *, every_s: int) -> None:
 
     It needs a terminal of 80 columns; wider ones show more. Elsewhere use `meshctl status`.
     """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") in {"dumb", ""}:
         raise CliError(
-            "top needs a terminal", "use `meshctl status` or `meshctl nodes -o json`",
+            "top needs a terminal that can move its cursor", "use `meshctl status` or `meshctl nodes -o json`",
             code=ExitCode.USAGE, kind="no_terminal",
         )  # fmt: skip
     from meshd.cli.top.app import TopApp  # slow to import, and no other command needs it

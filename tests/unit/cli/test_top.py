@@ -42,7 +42,7 @@ from meshd.cli.top.live_table import LiveTable
 from meshd.cli.top.screens import AskScreen, ExplainScreen, LogScreen
 from tests.unit.api.sim_head import SimHead
 from tests.unit.cli.conftest import NODES, STATUS, Meshctl
-from tests.unit.cli.helpers import NOW
+from tests.unit.cli.helpers import NOW, on_terminal
 
 JOBS = JobsView(
     at=NOW, read_at=NOW,
@@ -327,9 +327,11 @@ async def test_money_that_cannot_be_read_hides_nothing_else(shown: SimHead, sock
             assert app.board.cost is None and app.board.error == ""
 
 
-def test_it_needs_a_terminal(head: SimHead, served: SimHead, meshctl: Meshctl) -> None:
+def test_it_needs_a_terminal(head: SimHead, served: SimHead, meshctl: Meshctl, socket_path: Path) -> None:
     ran = meshctl("top")
     assert ran.code == 2 and "terminal" in ran.err
+    code, text = on_terminal(socket_path, ["top"], "", TERM="dumb")
+    assert code == 2 and "\x1b" not in text
 
 
 async def test_a_thousand_nodes(shown: SimHead, served: SimHead, socket_path: Path) -> None:
