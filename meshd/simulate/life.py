@@ -205,7 +205,7 @@ class Life:
             for x in self.journal.machines()
             if x.phase in IN_SLURM and x.tailnet_ip and not x.left_slurm
         }
-        for slot in {*lines, *world.published}:
+        for slot in sorted({*lines, *world.published}):
             node = world.nodes.get(slot, SlurmNode(slot, NOWHERE, frozenset({"DOWN"})))
             if slot not in lines and (slot in world.jobs or node.states == {"IDLE"}):
                 return  # the publisher refuses to free a slot that is at work or open to jobs

@@ -231,7 +231,7 @@ class NodeSteps:
         text = f"{OURS} {machine.failure or step.reason}"[:250]
         if cloud and node is not None and (ours or busy):
             await self._power_down(node, text, busy=busy)
-        slurmd_runs = machine.slurmd_started and not step.dead
+        slurmd_runs = machine.may_run_jobs and not step.dead  # also an adopted one, which cannot be told to stop it
         if not step.dead and not step.silent and machine.facts is not None:
             await self._keep_logs(machine)
             why = await self._agents.command(machine.name, "leave", {}, self._live.settings.timing.leave_timeout_s)

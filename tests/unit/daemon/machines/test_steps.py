@@ -82,6 +82,17 @@ async def test_leave(small: Small) -> None:
     assert (small.agents.orders, small.slurm.orders) == (["leave"], [f"down {m.slot}"])
 
 
+async def test_slurmd_of_one_that_the_journal_had_lost_may_run_on(small: Small) -> None:
+    """It was found again by its name, so there is no agent that could be told to stop slurmd. Unknown is not idle."""
+    m = give(small, replace(LEAVING, facts=None, slurmd_started=False, launch_attempts=0), "IDLE", "DRAIN")
+    await do(small, p.Leave(m.name, "idle", m.slot))
+    assert (small.get(m.name).left_slurm, small.get(m.name).slurmd_started, small.agents.orders) == (True, True, [])
+    small.machine_store.move(m.name, Phase.TERMINATING, "out of Slurm")
+    small.slurm.down = True
+    await do(small, p.Terminate(m.name, "over"))
+    assert small.get(m.name).terminate_called_at is None, "somebody may have opened its node, and a job may be there"
+
+
 @pytest.mark.parametrize("silent", [False, True])
 async def test_a_job_that_came_after_the_snapshot_stops_it(small: Small, silent: bool) -> None:
     for states, jobs in (
