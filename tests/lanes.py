@@ -46,7 +46,7 @@ COUNTED = {
 
 CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+, )*\d+ [a-z]+|no tests ran) in [\d.]+s\b.*$")
 USAGE = """\
-usage: sudo tests/run                 all tests, in two lanes side by side; about 20 minutes
+usage: sudo tests/run                 all tests, in two lanes side by side; about half an hour
        sudo tests/run --nightly       all tests, and all searches in their long form; hours
        tests/run PATHS AND OPTIONS    one pytest with these arguments: tests/unit -k slurm -x
        tests/run -m 'not integration and not e2e'      what needs no root, once .venv is there
