@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from shlex import quote
 from typing import Any
@@ -55,7 +56,8 @@ def billed_snapshot(raw: Row) -> Billed:
 def billed_image(raw: Row, *, usd_per_gib_month: float) -> Billed:
     """An image of the project's own. It costs by its archive, which Google tells once it is made."""
     name, archive_b = str(raw.get("name") or ""), str(raw.get("archiveSizeBytes") or "")
-    usd = int(archive_b) / GIB * usd_per_gib_month / HOURS_OF_MONTH if archive_b.isdecimal() else None
+    told = re.fullmatch("[0-9]{1,18}", archive_b)
+    usd = int(archive_b) / GIB * usd_per_gib_month / HOURS_OF_MONTH if told else None
     return _billed(raw, BilledKind.IMAGE, name, "", f"images delete {quote(name)}", usd_per_hour=usd)
 
 

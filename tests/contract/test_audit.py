@@ -39,6 +39,7 @@ from meshd.tailnet.admin import AuthKey, Device
 from meshd.tailnet.keys import KeyFile
 from meshd.tailnet.keystore import KeptKey, KeyStore
 from meshd.tailnet.machine_keys import MachineKey
+from providers.gce.billed import billed_image
 from tests.clocks import HandClock
 from tests.contract.rigs import RIGS, SandboxRig, build
 from tests.live import live_settings
@@ -220,6 +221,25 @@ async def test_what_lies_in_a_region_that_no_setting_names_is_found(tmp_path: Pa
         view = await room.service.audit()
         assert [(row.id, row.verdict) for row in view.rows] == [("vol-near", "leaked"), ("", "unknown")]
         assert "ec2:DescribeRegions" in view.rows[-1].why and "ec2:DescribeRegions" in await provider.check()
+
+
+@pytest.mark.parametrize(
+    "names", [("us-east-1.example.org/",), ("US-EAST-1",), ("a" * 41,), (), tuple(f"r-{n}" for n in range(101))]
+)
+async def test_regions_that_no_cloud_has_are_asked_nothing(
+    names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deploy.sandbox.clouds.aws_things.ENABLED", names)
+    async with AsyncExitStack() as stack:
+        room = Room(tmp_path, await build("aws", stack))
+        view = await room.service.audit()
+        assert [(row.verdict, row.region) for row in view.rows] == [("unknown", "")]
+
+
+@pytest.mark.parametrize("told", ["9" * 5000, "-1", "1e9", "\u0663", None, {}])
+def test_a_size_that_no_image_has_costs_nothing_that_is_known(told: object) -> None:
+    row = {"name": "x", "archiveSizeBytes": told}
+    assert billed_image(row, usd_per_gib_month=0.05).usd_per_hour is None
 
 
 async def test_the_tailnets_devices_and_keys(tmp_path: Path) -> None:
