@@ -93,6 +93,20 @@ def ended(fd: int) -> bool:
     return os.fstat(fd).st_nlink == 0
 
 
+async def waits(world: World, fd: int, line: str, *states: tuple[str, ...], seconds: int) -> None:
+    """A prolog that tells its line each second, beside such nodes, waits for so many seconds and ends with the next."""
+    for _ in range(seconds):
+        world.gate.heard([line])
+        world.shows(*states)
+        await world.gate.reconcile()
+        assert not ended(fd)
+        world.clock.t_s += 1
+    world.clock.t_s += 1
+    await world.gate.reconcile()
+    assert ended(fd)
+    os.close(fd)
+
+
 async def test_one_that_waits_is_ended_when_its_nodes_are_up(world: World) -> None:
     assert await world.gate.reconcile() == TOUCH_S
     fd = fifo(world, "7.100")
@@ -217,16 +231,7 @@ async def test_a_job_whose_machine_does_not_get_its_user_starts_and_it_is_told_o
     """After a minute, or when slurmctld ends the wait."""
     world.timeout_s = timeout_s
     fd = await job_of_new_user(world, "7.100 h100-1 1000")
-    for _ in range(29 if timeout_s else 59):
-        world.gate.heard(["7.100 h100-1 1000"])
-        world.shows(UP)
-        await world.gate.reconcile()
-        assert not ended(fd)
-        world.clock.t_s += 1
-    world.clock.t_s += 1
-    await world.gate.reconcile()
-    assert ended(fd)
-    os.close(fd)
+    await waits(world, fd, "7.100 h100-1 1000", UP, seconds=29 if timeout_s else 59)
     events = world.journal.events()
     assert [one.machine for one in events if one.kind == EventKind.ACCOUNTS] == [machine(Phase.READY, index=1).name]
     second = fifo(world, "8.100")
@@ -257,16 +262,7 @@ async def test_it_ends_before_slurmctld_does(world: World) -> None:
     world.timeout_s = 60.0
     await world.gate.reconcile()
     fd = fifo(world, "7.100")
-    for _ in range(49):
-        world.gate.heard(["7.100 h100-[1-2]"])
-        world.shows(BOOTS, BOOTS)
-        await world.gate.reconcile()
-        assert not ended(fd)
-        world.clock.t_s += 1
-    world.clock.t_s += 1
-    await world.gate.reconcile()
-    assert ended(fd)
-    os.close(fd)
+    await waits(world, fd, "7.100 h100-[1-2]", BOOTS, BOOTS, seconds=49)
 
 
 async def test_prologs_see_that_meshd_lives_and_how_long_they_may_wait(world: World) -> None:
