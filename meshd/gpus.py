@@ -162,7 +162,7 @@ _SIZES = {
 """Of models whose size, as clouds tell it, could be that of another card."""
 
 _LEAST = 0.92
-"""What is told of a card in GiB is at least this part of its size in words: EC2 tells 24 decimal GB in GiB (0.931), and
+"""Clouds and drivers report at least this part of the sold size, in GiB: EC2 reports 24 decimal GB in GiB (0.931), and
 nvidia-smi leaves out what error correction takes (15,109 MiB of a T4 with 16 GB)."""
 
 

@@ -381,7 +381,7 @@ class Ec2:
         return replace(refusal, message=f"{without_code(refusal.message)} {words}".strip())
 
     def forget(self, region: str) -> None:
-        """Close the clients of a region that is rarely asked: each keeps memory and connections. No call may run."""
+        """Close the clients of a region that is rarely asked, to free memory. A call that still runs is not cut off."""
         with self._lock:
             for key in [key for key in self._clients if key[1] == region]:
                 self._clients.pop(key).close()

@@ -54,7 +54,7 @@ from providers.aws.prices import NOTE, rates
 from providers.aws.settings import AwsSettings
 
 REGIONS_AT_ONCE = 4
-"""So many regions `billed` asks at once: a client for a region takes the processor a while."""
+"""How many regions `billed` asks at once: creating the client of a region takes CPU time."""
 
 
 class AwsProvider:

@@ -51,7 +51,7 @@ ASK_TIMEOUT_AFTER_S = 5.0
 """A job on nodes that are up must not wait for an answer of slurmctld."""
 TIMEOUT_KEPT_S = 60.0
 TOLD_AGAIN_S = 600.0
-"""A user who is missing on a machine is told of so seldom: each task of an array is a job."""
+"""Seconds between two events about one user who is missing on one machine: each task of an array is a job."""
 TOLD_MAX = 1000
 
 _NAME = re.compile(r"(\d{1,10}(?:_\d{1,10})?)\.\d{1,10}")
