@@ -161,6 +161,9 @@ _SIZES = {
 }
 """Of models whose size, as clouds tell it, could be that of another card."""
 
+MIB_MAX = 1 << 40
+"""No card has as much. An integer in a cloud's answer may be larger than any float; such an offer is refused later."""
+
 _LEAST = 0.92
 """Clouds and drivers report at least this part of the sold size, in GiB: EC2 reports 24 decimal GB in GiB (0.931), and
 nvidia-smi leaves out what error correction takes (15,109 MiB of a T4 with 16 GB)."""
@@ -178,5 +181,5 @@ def sold_gb(told_mib: float, model: str = "") -> int:
     Returns:
         The smallest size that holds it and is not much larger; else the nearest whole number of GiB.
     """
-    gib = told_mib / 1024
+    gib = min(told_mib, MIB_MAX) / 1024
     return next((size for size in _SIZES.get(model, SOLD_GB) if size * _LEAST <= gib < size + 0.1), round(gib))

@@ -140,6 +140,11 @@ def test_a_size_that_no_card_has_stays(told_mib: int, size: int) -> None:
     assert sold_gb(told_mib) == size
 
 
+def test_a_number_without_end_is_the_size_of_no_card() -> None:
+    """An integer of an answer may be larger than any float."""
+    assert sold_gb(10**400) == sold_gb(2**41) > 2**20
+
+
 @pytest.mark.parametrize("name", ["aws", "gce", "paperspace"])
 def test_all_cards_of_the_brochures_have_the_size_with_which_they_are_sold(name: str) -> None:
     cards = {(offer.gpu, offer.gpu_memory_gib) for offer in brochure(name).offers if offer.gpus}
