@@ -161,7 +161,7 @@ _SIZES = {
 }
 """Of models whose size, as clouds tell it, could be that of another card."""
 
-MIB_MAX = 1 << 40
+MIB_MAX = 1 << 50
 """No card has as much. An integer in a cloud's answer may be larger than any float; such an offer is refused later."""
 
 _LEAST = 0.92

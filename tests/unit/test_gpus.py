@@ -4,6 +4,7 @@ import pytest
 
 from deploy.sandbox.hardware import gpu_memory_mib
 from meshd import gpus
+from meshd.daemon.providers.bounds import MEMORY_MIB_MAX
 from meshd.gpus import SOLD_GB, normalise, sold_gb
 from tests.unit.providers.test_brochures import brochure
 
@@ -142,7 +143,7 @@ def test_a_size_that_no_card_has_stays(told_mib: int, size: int) -> None:
 
 def test_a_number_without_end_is_the_size_of_no_card() -> None:
     """An integer of an answer may be larger than any float."""
-    assert sold_gb(10**400) == sold_gb(2**41) > 2**20
+    assert sold_gb(10**400) == sold_gb(2**51) > MEMORY_MIB_MAX, "so its offer is refused"
 
 
 @pytest.mark.parametrize("name", ["aws", "gce", "paperspace"])
